@@ -17,6 +17,8 @@ from .row_source import RowSource
 MOST_LABELS = 10_000
 """Most labels for y to be taken for classes."""
 
+MOST_WEIGHT = 1e100  # whose square is a number; larger ones are refused later
+
 FEWEST_IN_CHUNK = 2  # rows of one weight, for chunks to tell whether rows are sorted
 
 MOST_EXPLAINED = 0.05
@@ -104,7 +106,8 @@ def scanned(
         integers.add(chunk.X, source)
     integers.warn(source)
     if tally.blocks:
-        n_alike = tally.n_effective**2 / max(tally.sum_of_squares, np.finfo(float).tiny)
+        square = max(tally.sum_of_squares, np.finfo(float).tiny)
+        n_alike = tally.n_effective * (tally.n_effective / square)
         warn_if_sorted(source, tally.blocks, n_alike)
     sample = tally.smallest.sample()
     return Scan(tally.n_rows, tally.n_effective, tally.classes, sample, tally.extremes)
@@ -130,7 +133,7 @@ class Tally:
         self.n_rows += len(chunk)
         weight = np.ones(len(chunk)) if chunk.weight is None else chunk.weight
         self.n_effective += float(weight.sum())
-        self.sum_of_squares += float(weight @ weight)
+        self.sum_of_squares += float(np.square(np.minimum(weight, MOST_WEIGHT)).sum())
         self.smallest.add(chunk)
         if chunk.y is not None and self.has_labels:
             self.add_labels(chunk)

@@ -59,7 +59,7 @@ def weight_unit(total: float, n_rows: int, least: int = 2) -> float:
     It is 1 unless they are shares. Warn then, and of rows that count little.
     """
     said = f"sample_weight sums to {total:.3g} over {n_rows} rows. A weight is a number of rows,"
-    if n_rows > FEW_SHARED and total <= MOST_SHARED:
+    if are_shares(total, n_rows):
         warn(
             f"{said} and these would count as one row together, so they are taken as shares of "
             f"{n_rows} rows. To say so yourself, divide them by their mean."
@@ -73,12 +73,17 @@ def weight_unit(total: float, n_rows: int, least: int = 2) -> float:
     return 1.0
 
 
+def are_shares(total: float, n_rows: int) -> bool:
+    """Tell whether weights of this sum are shares of so many rows, and not numbers of rows."""
+    return n_rows > FEW_SHARED and total <= MOST_SHARED
+
+
 def warn_of_light_rows(data: Data) -> None:
     """Warn of rows of a stream that count little; earlier ones tell whether they are shares."""
     if data.weight is None or not len(data):
         return
     total, n_rows = float(data.weight.sum()), len(data)
-    if total < FEWEST_COUNTED * n_rows or (n_rows > FEW_SHARED and total <= MOST_SHARED):
+    if total < FEWEST_COUNTED * n_rows or are_shares(total, n_rows):
         warn(
             f"sample_weight sums to {total:.3g} over the {n_rows} rows of this call. A weight is a "
             "number of rows, so they count for that few, and the model may get worse. If the "

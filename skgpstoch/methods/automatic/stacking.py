@@ -192,7 +192,6 @@ def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any,
     if sample_weight is None:
         return X, y, {}
     weight = checked_weight(sample_weight, X)
-    weight = weight * weight_unit(float(weight.sum()), int((weight > 0.0).sum()))
     if isinstance(cv, Integral) or hasattr(cv, "split"):
         X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))
     return X, y, {"sample_weight": weight}
@@ -331,7 +330,9 @@ class StackedDensityRegressor(
         y = one_output(y, warns=True)
         check_consistent_length(X, y)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
-        weight = of_rows.get("sample_weight")
+        if (weight := of_rows.get("sample_weight")) is not None:
+            weight = weight * weight_unit(float(weight.sum()), int((weight > 0.0).sum()))
+            of_rows = {"sample_weight": weight}
         splits = list(checked_folds(self.cv, folds_of_units(self.cv, X, y), X, y, weight))
         fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
         parts = parallel(

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -65,10 +66,11 @@ def process_group(
         the block. "auto": "nccl" if each rank has one, otherwise "gloo".
     init : str, Store or None, default=None
         How the ranks find each other. "env://": by the variables that launchers set.
-        "file:///path": by a file that does not exist yet and that all can write. "tcp://host:port":
-        by a free port of rank 0's machine. A store of torch.distributed that all ranks share and no
-        earlier group used; with it one process can be a group too, and resume a fit that several
-        began. None: torch.distributed as it is if it is initialised, otherwise "env://".
+        "file:///path": by a file that does not exist yet and that all can write; later groups of
+        the same processes add a number to its name. "tcp://host:port": by a free port of rank 0's
+        machine. A store of torch.distributed that all ranks share and no earlier group used; with
+        it one process can be a group too, and resume a fit that several began. None:
+        torch.distributed as it is if it is initialised, otherwise "env://".
     rank : int or None, default=None
         The number of this process, from 0. None: as set by the launcher.
     size : int or None, default=None
@@ -167,7 +169,10 @@ def start(
             "Install another build of torch."
         )
     limit = timedelta(seconds=timeout)
-    name = name_of_entry()
+    number = next(TIMES_ENTERED)
+    if isinstance(init, str):
+        init = place_of_entry(init, number)
+        undo.callback(remove_place, init, rank)
     undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch replaces it
 
     def initialise() -> None:
@@ -176,7 +181,7 @@ def start(
         else:
             store, _, _ = next(dist.rendezvous(init, rank, size, timeout=limit))
             store.set_timeout(limit)
-            store = dist.PrefixStore(name, store)
+            store = dist.PrefixStore(name_of_entry(number), store)
         soon = when_all_are_here(store, rank, size, limit)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=soon)
         _set_pg_timeout(limit, dist.group.WORLD)
@@ -202,7 +207,7 @@ def join(backend: str, timeout: float, undo: contextlib.ExitStack) -> Group:
     if dist.get_world_size() == 1:
         return ONE
     limit, n_ranks = timedelta(seconds=timeout), dist.get_world_size()
-    store = dist.PrefixStore(name_of_entry(), _get_default_store())
+    store = dist.PrefixStore(name_of_entry(next(TIMES_ENTERED)), _get_default_store())
 
     def make() -> dist.ProcessGroup:
         soon = when_all_are_here(store, dist.get_rank(), n_ranks, limit)
@@ -214,10 +219,27 @@ def join(backend: str, timeout: float, undo: contextlib.ExitStack) -> Group:
     return with_devices(backend, group, timeout, undo)
 
 
-def name_of_entry() -> str:
+def name_of_entry(number: int) -> str:
     """Return a name that no earlier group had, in these processes or in those they replace."""
     n_restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"skgpstoch/{n_restarts}/{next(TIMES_ENTERED)}"
+    return f"skgpstoch/{n_restarts}/{number}"
+
+
+def place_of_entry(init: str, number: int) -> str:
+    """Return where the ranks meet: at a file of its own for each group of these processes.
+
+    The last rank that leaves a group removes its file, which another may have opened for the next.
+    """
+    path, mark, query = init.partition("?")
+    is_later_file = path.startswith("file://") and number > 0
+    return f"{path}.{number}{mark}{query}" if is_later_file else init
+
+
+def remove_place(init: str, rank: int) -> None:
+    """Remove the file at which ranks met, which torch sometimes leaves: the next run would fail."""
+    if init.startswith("file://") and rank == 0:
+        with contextlib.suppress(OSError):
+            os.remove(urlsplit(init).path)
 
 
 def leave() -> None:

@@ -1,6 +1,7 @@
 """Process groups: two processes in one launch, and what one process is told."""
 
 import copy
+import functools
 import itertools
 import pickle
 import sys
@@ -50,8 +51,25 @@ def test_processes_that_torchrun_starts_again_meet_elsewhere(monkeypatch):
     for count in ("0", "1"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
         monkeypatch.setattr(distributed, "TIMES_ENTERED", itertools.count())  # of a new process
-        names.append(distributed.name_of_entry())
+        names.append(distributed.name_of_entry(next(distributed.TIMES_ENTERED)))
     assert len(set(names)) == 2
+
+
+def test_later_groups_meet_at_files_of_their_own():
+    """The last rank to leave a group removes its file, where others may wait for the next one."""
+    place = functools.partial(distributed.place_of_entry, "file:///a/b?rank=0")
+    assert [place(k) for k in range(3)] == [f"file:///a/b{n}?rank=0" for n in ("", ".1", ".2")]
+    assert distributed.place_of_entry("tcp://localhost:1", 1) == "tcp://localhost:1"
+
+
+def test_the_file_of_a_group_is_removed(tmp_path):
+    """Torch leaves it now and then, and the ranks of the next run would meet those of this one."""
+    place = tmp_path / "place"
+    place.touch()
+    distributed.remove_place(f"file://{place}", 1)
+    assert place.exists()  # rank 0 does it
+    distributed.remove_place(f"file://{place}", 0)
+    assert not place.exists()
 
 
 # ---- two processes -----------------------------------------------------------------------------

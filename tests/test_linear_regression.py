@@ -329,6 +329,23 @@ def test_first_steps_average_over_all_that_was_seen():
             assert_close(actual, whole, rtol=1e-12, atol=1e-12)
 
 
+def test_first_steps_average_rows_by_their_weights():
+    """Weights of a minibatch are in Z, Y and n_seen; their mean is its share beside others."""
+    Z, y = make_data(K=1, P=1)
+    running = RunningStatistics(1, 5, 1, "auto", window=1e6)
+    weight = tensor(*np.repeat([1.0, 0.03, 7.0, 0.5, 1.0], 8))[None]
+    for t in range(5):
+        rows = slice(8 * t, 8 * t + 8)
+        w = weight[:, rows]
+        root = w.sqrt()[..., None]
+        running.update(Z[:, rows] * root, y[None, rows] * root, w.sum(1), 8, float(w.mean()))
+        seen = slice(rows.stop)
+        expected = batch_statistics(Z[:, seen], y[seen], weight[:, seen])
+        for actual, whole in zip(running.total(expected.n_rows), expected, strict=True):
+            assert_close(actual, whole, rtol=1e-12, atol=1e-12)
+        assert 1.0 / running.inverse_rows == pytest.approx(float(weight[:, seen].sum()))
+
+
 @pytest.mark.parametrize(("window", "b"), [(60.0, 3), (200.0, 20)])
 def test_window_is_the_number_of_rows_that_the_variance_speaks_of(window, b):
     """Averages over a window vary as the mean of as many independent rows."""
@@ -363,6 +380,9 @@ def test_statistics_go_on_where_exact_ones_left_off():
     for actual, expected in zip(running.total(S.n_rows), S, strict=True):
         assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     assert running.rate(10) == pytest.approx(0.2)  # no longer 1/(t + 1)
+    assert running.rate(10, 0.1) == pytest.approx(0.02 / 0.82)
+    running.start_from(S, 0.1)
+    assert running.rate(10, 0.1) == pytest.approx(0.2)
 
 
 def test_statistics_resume_from_their_state_to_the_last_bit():

@@ -97,6 +97,28 @@ def test_rows_of_a_call_that_count_little_are_told_of(sine, began):
     assert not any("of this call" in str(one.message) for one in told)
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        SCGDGaussianProcessRegressor,
+        BSGDGaussianProcessRegressor,
+        MinimaxGaussianProcessRegressor,
+    ],
+)
+def test_light_rows_do_not_replace_heavy_ones(estimator):
+    """One call of 30 rows that count for one together erased all before (R² of .96 became 0)."""
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-2.0, 2.0, (480, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.1 * generator.normal(size=480)
+    model = estimator(random_state=0)
+    for k in range(0, 150, 30):
+        model.partial_fit(X[k : k + 30], y[k : k + 30])
+    before = model.score(X[180:], y[180:])
+    with pytest.warns(UserWarning, match="of this call"):
+        model.partial_fit(X[150:180], y[150:180], np.full(30, 1 / 30))
+    assert model.score(X[180:], y[180:]) > before - 0.05
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", BASIS, ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("began", [False, True])

@@ -45,6 +45,7 @@ class RunningStatistics(Module):
         self.window = window
         self.n_steps = 0
         self.inverse_rows = 0.0  # Σ (weight of a row)², the inverse of their effective number
+        self.rows_per_weight = 1.0  # of those averaged so far
         shapes = {
             "gram": (n_members, n_features, n_features),
             "cross": (n_members, n_features, n_outputs),
@@ -53,30 +54,32 @@ class RunningStatistics(Module):
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64, device="cpu"))
 
-    def get_extra_state(self) -> tuple[int, float]:
-        return self.n_steps, self.inverse_rows
+    def get_extra_state(self) -> tuple[int, float, float]:
+        return self.n_steps, self.inverse_rows, self.rows_per_weight
 
-    def set_extra_state(self, state: tuple[int, float]) -> None:
-        self.n_steps, self.inverse_rows = state
+    def set_extra_state(self, state: tuple[int, float, float]) -> None:
+        self.n_steps, self.inverse_rows, self.rows_per_weight = state
 
-    def start_from(self, statistics: Statistics) -> None:
-        """Go on as if these had been averaged so far."""
+    def start_from(self, statistics: Statistics, mean_weight: float = 1.0) -> None:
+        """Go on as if these had been averaged so far, of rows of this weight."""
         n = statistics.n_rows[:, None]
         self.gram.copy_(statistics.gram / n[..., None])
         self.cross.copy_(statistics.cross / n[..., None])
         self.square.copy_(statistics.square / n)
         self.n_steps = SEASONED
         self.inverse_rows = 1.0 / float(statistics.n_rows.mean())
+        self.rows_per_weight = 1.0 / mean_weight
 
-    def rate(self, batch_size: float) -> float:
-        """b_t of the next step."""
+    def rate(self, batch_size: float, mean_weight: float = 1.0) -> float:
+        """b_t of the next step, whose rows have a share by their weight beside earlier ones."""
         if self.averaging == "theory":
-            return (self.n_steps + 1.0) ** -0.5
-        if self.averaging == "auto":
-            rate = window_rate(batch_size, self.window)
+            rate = (self.n_steps + 1.0) ** -0.5
+        elif self.averaging == "auto":
+            rate = max(window_rate(batch_size, self.window), 1.0 / (self.n_steps + 1.0))
         else:
-            rate = float(self.averaging)
-        return max(rate, 1.0 / (self.n_steps + 1.0))
+            rate = max(float(self.averaging), 1.0 / (self.n_steps + 1.0))
+        weighted = rate * mean_weight * self.rows_per_weight
+        return weighted / (1.0 - rate + weighted)
 
     def update(
         self,
@@ -93,7 +96,7 @@ class RunningStatistics(Module):
         the n_batch rows of the whole group, each of which counts for `mean_weight`: a row that
         counts twice says no more of other rows.
         """
-        rate = self.rate(n_batch)
+        rate = self.rate(n_batch, mean_weight)
         kept = (1.0 - rate) / group.size  # all of it, summed over the group
         share = (rate / n_seen)[:, None, None]
         Z, Y = Z.double(), Y.double()
@@ -105,6 +108,7 @@ class RunningStatistics(Module):
         self.inverse_rows = (1.0 - rate) ** 2 * self.inverse_rows + rate**2 / (
             n_batch * mean_weight
         )
+        self.rows_per_weight = (1.0 - rate) * self.rows_per_weight + rate / mean_weight
         self.n_steps += 1
 
     def total(self, n_rows: Tensor) -> Statistics:

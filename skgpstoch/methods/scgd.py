@@ -106,7 +106,7 @@ class SCGDObjective(FiniteObjective):
         self.updates = False  # whether steps see all the rows that change F̃
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        self.rate = self.running.rate(rows.n_all)
+        self.rate = self.running.rate(rows.n_all, self.mean_weight)
         self.let_ridge_lag(rows)
         if self.steps_first:
             ridge, running = self.ridge, self.running

@@ -169,7 +169,7 @@ class FiniteObjective(Objective):
         self.share.fill_(rows.mean_weight)
 
     def stream_rate(self, batch_size: int) -> float:
-        return self.running.rate(batch_size)
+        return self.running.rate(batch_size, self.mean_weight)
 
     def loss(self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean, unseen: Tensor) -> Tensor:
         """Return the loss per row of features Z (K, ·, D) and targets Y (K, ·, P).

@@ -297,7 +297,9 @@ class EvidenceRecipe(ExactRecipe):
             objective = self.trained_by_method(features, problem, noise)
             weights = posterior.weights
             objective.set_noise(weights.noise_variance, weights.ridge)
-            objective.running.start_from(weights.spectrum.statistics())
+            # How much rows of a fit counted is forgotten: light ones must not replace them.
+            of_fit = max(1.0, objective.mean_weight)
+            objective.running.start_from(weights.spectrum.statistics(), of_fit)
             objective.n_rows += weights.spectrum.n_rows
         objective.running.window = STATISTICS_WINDOW * objective.features.n_features
         objective.streams = True

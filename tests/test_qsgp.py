@@ -20,7 +20,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
 import skgpstoch.models.posteriors.base
-from skgpstoch import QSGPClassifier, QSGPRegressor, kernels
+from skgpstoch import QSGPClassifier, QSGPRegressor, QSRVMRegressor, kernels
 from skgpstoch.data.rows import Rows
 from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
 from skgpstoch.maths.gaussian import Marginals
@@ -868,6 +868,17 @@ def test_a_function_on_every_row_gives_the_mean_of_the_exact_process(data):
     exact = GaussianProcessRegressor(FIXED, optimizer=None, normalize_y=True).fit(X, y)
     points = np.linspace(-4, 4, 50)[:, None]
     assert_allclose(model.predict(points), exact.predict(points), rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("estimator", [QSGPRegressor, QSRVMRegressor, QSGPClassifier])
+def test_a_kernel_without_anything_to_learn_is_used_as_it_is(data, estimator):
+    """The search for a start raised torch's error."""
+    X, y = data
+    if estimator is QSGPClassifier:
+        y = y > 2.0
+    model = estimator(kernel=FIXED, max_iter=10, random_state=0).fit(X, y)
+    assert "RBF(length_scale=0.7)" in str(model.kernel_)
+    assert model.score(X, y) > 0.9
 
 
 def test_augmented_variance_is_that_of_proposition_4():

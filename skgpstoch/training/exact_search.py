@@ -130,6 +130,8 @@ def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
     long ones alone it may end where an input matters not at all, and from short ones where f is
     noise, which may be likeliest before any step.
     """
+    if not kernel.n_dims:
+        return kernel
     rows, _ = observations(Data(*(a.cpu().double().numpy() for a in (X, Y))), len(X))
     some = TrainingSet(rows.X, rows.y, np.array(MIN_ALPHA), X.device)
     few = slice(None, None, math.ceil(len(rows) / ROWS_OF_STARTS))
@@ -145,8 +147,6 @@ def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
 
 def within_bounds(kernel: sk.Kernel) -> sk.Kernel:
     """Return the kernel at the θ within its bounds that is nearest to its own."""
-    if not kernel.n_dims:
-        return kernel
     return kernel.clone_with_theta(np.clip(kernel.theta, *log_bounds(kernel).T))
 
 

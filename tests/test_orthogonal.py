@@ -5,7 +5,14 @@ import pytest
 import torch
 from families import by_default, slow_cases
 from numpy.testing import assert_allclose
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import (
+    RBF,
+    ConstantKernel,
+    ExpSineSquared,
+    Matern,
+    WhiteKernel,
+)
 from torch.testing import assert_close
 
 from skgpstoch import DeepGPRegressor, SolveGPClassifier, SolveGPRegressor
@@ -212,6 +219,17 @@ def test_estimators_of_sets(model):
 
 
 @pytest.mark.slow
+def test_a_kernel_that_is_no_covariance_is_told_of():
+    """Most steps are refused, so that training ended where it began, in silence."""
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-3.0, 3.0, (120, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * generator.normal(size=120)
+    kernel = 1.0 * ExpSineSquared(1.0, 3.0) * RBF(2.0) + WhiteKernel()
+    model = SolveGPRegressor(kernel, n_inducing=20, n_orthogonal=20, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="no step lowers it.*ExpSineSquared of several"):
+        model.fit(X, y)
+
+
 def test_fewer_rows_than_points_of_sets():
     model = SolveGPRegressor(n_inducing=8, n_orthogonal=(20, 60), random_state=0)
     with pytest.warns(

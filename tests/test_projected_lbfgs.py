@@ -70,6 +70,22 @@ def test_minima_are_those_of_scipy(low, high):
         assert (point.numpy() <= np.broadcast_to(high, 4)).all()
 
 
+@pytest.mark.parametrize("wall", [0.3, None])
+def test_a_cliff_is_no_minimum(wall):
+    """Beyond it, an objective refuses all points; a bound is a minimum."""
+
+    def function(x):
+        beyond = wall is not None and (x > wall).any()
+        return 1.0 - 5.0 * x.sum() + (1e10 * x.sum().abs() if beyond else 0.0)
+
+    params, project, closure, _ = problem([0.0, 0.0], -1.0, 0.5, function)
+    optimizer = ProjectedLBFGS(params, project, max_iter=200)
+    optimizer.step(closure)
+    assert optimizer.converged
+    assert optimizer.is_stuck == (wall is not None)
+    np.testing.assert_allclose(torch.cat(params).detach(), wall or 0.5, atol=0.01)
+
+
 @pytest.mark.parametrize("unit", [2.0**-40, 2.0**40])
 def test_points_do_not_depend_on_the_units_of_the_loss(unit):
     """A loss per row, and that of all rows: the first step knows no scale, later ones know it."""

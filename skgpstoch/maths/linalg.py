@@ -25,6 +25,11 @@ MIRROR_ROWS = 256
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Multiples of the mean diagonal that :func:`cholesky` adds, in the order it tries them."""
 
+NO_COVARIANCE = (
+    "a kernel that is no covariance of these inputs, as ExpSineSquared of several columns is not"
+)
+"""A cause, for messages."""
+
 
 class NotPositiveDefiniteError(np.linalg.LinAlgError):  # which is a ValueError
     """A covariance matrix could not be factorised; the message names the likely causes."""
@@ -80,7 +85,7 @@ def cholesky(A: Tensor, name: str = "covariance matrix", scale: Tensor | None = 
         f"The {name} of shape {tuple(A.shape)} is not positive definite, even with a jitter of "
         f"{JITTERS[-1]:g} times its mean diagonal. Likely causes: duplicated rows or points, "
         "inputs on very different scales (use StandardScaler), a length-scale far larger than the "
-        "data's range, or a noise variance that is too small."
+        f"data's range, a noise variance that is too small, or {NO_COVARIANCE}."
     )
 
 

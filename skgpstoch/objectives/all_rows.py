@@ -32,6 +32,7 @@ from ..losses import ExpectedScore
 from ..maths.exact_solver import ExactSolver
 from ..maths.gaussian import Marginals
 from ..maths.linalg import (
+    NO_COVARIANCE,
     NotPositiveDefiniteError,
     cholesky_,
     inverse_,
@@ -133,8 +134,8 @@ def gaussian_evidence(K: Tensor, D: Tensor, r: Tensor) -> tuple[Tensor, tuple[Te
         solver = ExactSolver.of_(C, r[:, [p]])
         if solver is None:
             raise NotPositiveDefiniteError(
-                "The covariance of all rows is not positive definite: the noise is too small, or "
-                "the kernel is no covariance of these inputs, as ExpSineSquared of several is not."
+                "The covariance of all rows is not positive definite. Likely causes: a noise "
+                f"variance that is too small, or {NO_COVARIANCE}."
             )
         value = value + solver.log_density(r[:, [p]])
         G = mirror_(solver.slope_())

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from ..data.rows import Rows
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import Marginals
-from ..maths.linalg import NotPositiveDefiniteError, add_diagonal, log_det, mirror_, tri_solve
+from ..maths.linalg import (
+    NO_COVARIANCE,
+    NotPositiveDefiniteError,
+    add_diagonal,
+    log_det,
+    mirror_,
+    tri_solve,
+)
 from ..models.features.base import Basis
 from ..models.features.inducing import InducingFeatures, by_gram
 from ..models.posteriors.blocks import WeightMoments
@@ -93,7 +100,10 @@ class FullBatchObjective(VariationalObjective):
         """Raise an error if K_uu is not positive definite."""
         if not self.model.features.is_sound():
             self.model.features.forgive()
-            raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")
+            raise NotPositiveDefiniteError(
+                "The covariance of the inducing points is not positive definite. Likely causes: "
+                f"inputs on an extreme scale (use StandardScaler), or {NO_COVARIANCE}."
+            )
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         params = [p for p in self.parameters() if p.requires_grad]

@@ -115,7 +115,8 @@ class Trainer:
             if self.step >= self.n_steps:
                 self.history.status = "max_iter"
             elif self.has_converged():
-                self.history.status = "converged"
+                is_stuck = getattr(self.optimizer, "is_stuck", False)
+                self.history.status = "stuck" if is_stuck else "converged"
             elif self.pace.is_late(self.step):
                 self.history.status = "deadline"
             elif not self.run_sound_epoch():
@@ -166,11 +167,13 @@ class Trainer:
         """Return to the last sound state, with half the learning rate."""
         rate, n_rollbacks = 0.5 * self.rate, self.history.n_rollbacks + 1
         if n_rollbacks > MAX_ROLLBACKS:
+            causes = (
+                "Likely causes: inputs or a target on an extreme scale (use StandardScaler), or a "
+                "learning_rate_init that is far too large."
+            )
             raise NotPositiveDefiniteError(
                 f"Training diverged {n_rollbacks} times, the last at {2 * rate:.1e} times "
-                "learning_rate_init. Likely causes: inputs or a target on an extreme scale (use "
-                "StandardScaler), or a learning_rate_init that is far too large."
-                + (f" The last failure: {self.failure}" if self.failure else "")
+                f"learning_rate_init. {self.failure or causes}"
             ) from self.failure
         state = self.generator.get_state()  # keep it: other minibatches may succeed
         self.load_state_dict(self.safe)

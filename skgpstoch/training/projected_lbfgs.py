@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..maths.linalg import NO_COVARIANCE
+
 
 def unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of torch's optimisers without its wrappers for torch.compile."""
@@ -41,7 +43,10 @@ LONGEST_FIRST = 4.0  # sum of moves to which a first step may grow
 NARROW_BOUNDS = 1e-3  # width of a bracket, relative to the step, that is narrow enough
 SHORTEST, LONGEST = 0.1, 0.9  # a bracket is divided between these shares of its width
 TRIALS = 25
+STUCK = "ended where the loss is steep, but no step lowers it."
+WHY_STUCK = f"Likely causes: inputs or a target on an extreme scale, or {NO_COVARIANCE}."
 LOSS_ROUNDING = 1e-12  # relative difference of losses that may be rounding
+CLIFF = 1e-2  # decrease, relative to the loss, that a slope promises in vain only at a cliff
 CURVATURE = 1e-10  # least sᵀy of a useful pair, in units of ‖s‖‖y‖, so that units cancel
 
 
@@ -92,6 +97,7 @@ class BoundedLBFGS:
         self.gtol = gtol
         self.flat = flat
         self.converged = False  # whether the last call ended before `max_iter`
+        self.is_stuck = False  # whether it did so where the slope promises far more than there is
         self.loss = float("inf")  # final loss of the last call
         self.pairs: list[tuple[Tensor, Tensor]] = []
 
@@ -103,7 +109,7 @@ class BoundedLBFGS:
         x, pairs = self.position(), self.pairs
         first = value = evaluate()
         slope = self.gradient()
-        self.converged = False
+        self.converged = self.is_stuck = False
         for _ in range(self.max_iter):
             free = self.free(x, slope)
             steepest = float((slope * free).abs().max())
@@ -120,16 +126,15 @@ class BoundedLBFGS:
             if found is None and pairs:
                 pairs.clear()  # with the same curvature it would fail again
                 continue
-            if found is None:  # at a minimum
-                self.converged = True
-                break
-            at, reached, next_slope = found
+            at, reached, next_slope = (x, value, slope) if found is None else found
             remember(pairs, at - x, next_slope - slope, self.memory)
-            gain = float(value - reached)
-            x, value, slope = at, reached, next_slope
-            if gain <= self.tol * max(1.0, abs(float(value))):
-                self.converged = True
+            size = max(1.0, abs(float(reached)))
+            if float(value - reached) <= self.tol * size:  # at a minimum, or a cliff
+                promised = float(slope @ (x - self.move_to(x + direction)))
+                self.converged, self.is_stuck = True, promised > CLIFF * size
+                x, value = at, reached
                 break
+            x, value, slope = at, reached, next_slope
         self.move_to(x)
         self.loss = float(value)
         return first

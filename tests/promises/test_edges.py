@@ -847,7 +847,7 @@ def test_words_of_python_are_those_of_the_class(sine):
     with pytest.raises(ValueError, match=r"got 'price'\. For a column of a data frame, pass"):
         model.fit(X, "price")
     kernel = 1.0 * ExpSineSquared(1.0, 3.0) * RBF(4.0) + WhiteKernel(1e-3)
-    with pytest.raises(ValueError, match="as ExpSineSquared of several is not"):
+    with pytest.raises(ValueError, match="as ExpSineSquared of several columns is not"):
         SVGPRegressor(kernel).fit(np.random.default_rng(0).uniform(-2, 2, (66, 2)), np.arange(66.0))
 
 

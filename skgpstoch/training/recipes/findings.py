@@ -18,6 +18,7 @@ from ...data.findings import Finding
 from ...kernels import split_noise
 from ...models.features.base import Basis
 from ..history import History
+from ..projected_lbfgs import STUCK, WHY_STUCK
 from ..starts import log_bounds
 
 FEW_TO_COMPARE = 10  # among fewer rows, f may rightly be independent between rows
@@ -181,6 +182,13 @@ def of_training(history: History, max_iter: int) -> Iterator[Finding]:
             text=f"Training ended after max_iter={max_iter} epochs while it was still "
             f"improving, by {gain:.2g} nats per row in the last {span}.",
             advice="Raise max_iter, or learning_rate_init if the loss falls slowly and smoothly.",
+            category=ConvergenceWarning,
+        )
+    elif history.status == "stuck":
+        found = found._replace(
+            severity="problem",
+            text=f"Training {STUCK}",
+            advice=WHY_STUCK,
             category=ConvergenceWarning,
         )
     elif math.isnan(gain):

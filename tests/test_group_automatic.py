@@ -223,6 +223,20 @@ def test_labels_are_texts_on_all_ranks_or_on_none():
         assert "kind of labels in y must be the same on all ranks, got texts on" in str(error)
 
 
+@pytest.mark.parametrize("wrong", [5, None])
+def test_labels_of_several_kinds_on_one_rank_are_told_on_all(wrong):
+    """The other ranks waited for it until their timeout."""
+    X, y = np.arange(20.0)[:, None], np.array(["a", "b"] * 10, dtype=object)
+    mixed = y.copy()
+    mixed[1] = wrong
+
+    def fit(group):
+        SVGPClassifier(n_inducing=3).fit(X, mixed if group.rank else y)
+
+    for error in on_ranks(fit, 2, expect=(ValueError, RuntimeError)):
+        assert "y must hold labels of one type, got " in str(error)
+
+
 def test_what_is_wrong_on_one_rank_is_told_on_all(many):
     X, y = flights()
     wrong = [

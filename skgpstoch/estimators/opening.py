@@ -31,7 +31,7 @@ from ..training.recipes.recipe import Recipe
 from ..training.stored_rows import InChunks
 from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
 from .first_rank import NO_ROWS, check_alike
-from .validation import learn_targets, validate_inputs, with_transformed_targets
+from .validation import check_labels, learn_targets, validate_inputs, with_transformed_targets
 from .weights import in_shares, unit_of_group, warn_of_class_weights, with_weights_of_group
 
 OF_ROWS = {"sample_weight": "weight", "exposure": "exposure", "y_std": "y_std"}
@@ -391,14 +391,22 @@ def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
     Raises
     ------
     ValueError
-        On every rank, if some have texts and others numbers.
+        On every rank, if one has no labels, or if some have texts and others numbers.
     """
-    y = one_output(np.asarray(y))
-    counts = np.ones(len(y), dtype=bool) if sample_weight is None else np.asarray(sample_weight) > 0
-    with contextlib.suppress(TypeError, IndexError):  # which the check of rows explains
-        y = y[counts]
-    labels = np.unique(y if y.ndim == 1 else y.ravel()[:0])
+    with agreed(group):
+        labels = own_labels(y, sample_weight)
     kind = "texts" if any(isinstance(label, str) for label in labels.tolist()) else "numbers"
     kinds = [each for each in group.every(kind if len(labels) else "") if each] or [kind]
     group.check_same("The kind of labels in y", kind if len(labels) else kinds[0])
     return np.unique(group.gather(labels))
+
+
+def own_labels(y: Any, sample_weight: Any) -> np.ndarray:
+    """Return the labels of this rank's rows that count; none if the check of rows refuses y."""
+    y = one_output(np.asarray(y))
+    with contextlib.suppress(TypeError, IndexError):  # which the check of rows explains
+        y = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
+    if y.ndim != 1 or not len(y):
+        return y.ravel()[:0]
+    check_labels(y)
+    return np.unique(y)

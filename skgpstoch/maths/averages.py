@@ -26,9 +26,10 @@ class RunningStatistics(Module):
     n_members, n_features, n_outputs : int
         K, D and P.
     averaging : float, "auto" or "theory"
-        b_t: "auto" averages over `window` rows, b(2 − b_t)/b_t = window; "theory" is t^(−1/2), for
-        which SCGD's convergence is proved; a float is constant. The first steps average over all
-        that has been seen.
+        b_t: "auto" averages over `window` rows, b(2 − b_t)/b_t = window, if weights do not change,
+        and else gives a minibatch a share by its weights; "theory" is t^(−1/2), for which SCGD's
+        convergence is proved; a float is constant. The first steps average over all that has been
+        seen.
     window : float
         Rows.
     """
@@ -71,13 +72,12 @@ class RunningStatistics(Module):
         self.rows_per_weight = 1.0 / mean_weight
 
     def rate(self, batch_size: float, mean_weight: float = 1.0) -> float:
-        """b_t of the next step, whose rows have a share by their weight beside earlier ones."""
+        """b_t of the next step; of a window, rows have shares by their weights."""
         if self.averaging == "theory":
-            rate = (self.n_steps + 1.0) ** -0.5
-        elif self.averaging == "auto":
-            rate = max(window_rate(batch_size, self.window), 1.0 / (self.n_steps + 1.0))
-        else:
-            rate = max(float(self.averaging), 1.0 / (self.n_steps + 1.0))
+            return (self.n_steps + 1.0) ** -0.5
+        if self.averaging != "auto":
+            return max(float(self.averaging), 1.0 / (self.n_steps + 1.0))
+        rate = max(window_rate(batch_size, self.window), 1.0 / (self.n_steps + 1.0))
         weighted = rate * mean_weight * self.rows_per_weight
         return weighted / (1.0 - rate + weighted)
 

@@ -65,6 +65,7 @@ from skgpstoch.data import equal_rows
 from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.rows import Data, Rows
 from skgpstoch.estimators.context import judged
+from skgpstoch.estimators.weights import check_weight
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import make_likelihood
 from skgpstoch.losses import FullyIndependent, Log1pBound, make_loss
@@ -1686,3 +1687,14 @@ def test_copies_of_a_row_do_not_hide_the_noise():
         model.fit(X[:300], y[:300], sample_weight=weight)
         losses.append(log_loss(y[300:], model.predict_proba(X[300:])))
     assert losses[1] < losses[0] + 0.05
+
+
+def test_weights_of_a_part_of_the_rows_are_not_shares(recwarn):
+    """Those of a sample, to which the default fits neighbours, may sum to 1."""
+    X, weight = np.arange(60.0)[:, None], np.full(60, 1 / 60)
+    with judged():
+        part = check_weight(Data(X, X), weight, least=2)
+    np.testing.assert_array_equal(part.weight, weight)
+    assert not len(recwarn)
+    with pytest.warns(UserWarning, match="taken as shares of 60 rows"):
+        assert check_weight(Data(X, X), weight, least=2).weight is None  # all are 1

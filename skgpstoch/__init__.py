@@ -13,7 +13,8 @@ from .estimators.wrappers import (
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.automatic.automatic_classifier import AutoGaussianProcessClassifier
 from .methods.automatic.automatic_regressor import AutoGaussianProcessRegressor
-from .methods.automatic.stacking import ConstantVarianceRegressor, StackedDensityRegressor
+from .methods.automatic.constant_variance import ConstantVarianceRegressor
+from .methods.automatic.stacking import StackedDensityRegressor
 from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
 from .methods.deep import DeepGPClassifier, DeepGPRegressor

@@ -16,8 +16,9 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import DataConversionWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LinearRegression, Ridge
-from sklearn.model_selection import GroupKFold, ShuffleSplit, TimeSeriesSplit
+from sklearn.model_selection import GridSearchCV, GroupKFold, ShuffleSplit, TimeSeriesSplit
 from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
 from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -99,6 +100,27 @@ def test_weights_of_a_stack_may_be_shares(step):
     with pytest.warns(UserWarning, match="taken as shares of"):
         found = StackedDensityRegressor(models, cv=3).fit(X, y, np.full(len(X), 1 / len(X)))
     assert_allclose(found.weights_, expected.weights_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("inner", [KNeighborsRegressor(), make_pipeline(Ridge())], ids=str)
+def test_models_whose_fit_takes_no_weights_are_named(step, inner):
+    """The words were Python's, or scikit-learn's about an argument that our fit has not."""
+    X, y = step
+    message = rf"sample_weight must be None, because {type(inner).__name__}\.fit takes no weights"
+    wrapped, weight = ConstantVarianceRegressor(inner), 1.0 + np.arange(len(X)) % 2
+    models = [("tree", ConstantVarianceRegressor(DecisionTreeRegressor())), ("inner", wrapped)]
+    for model in (wrapped, StackedDensityRegressor(models)):
+        model.fit(X, y)
+        with pytest.raises(TypeError, match=message):
+            model.fit(X, y, weight)
+    with pytest.raises(TypeError, match=r"because GaussianProcessRegressor\.fit takes no weights"):
+        StackedDensityRegressor([("gp", GaussianProcessRegressor())]).fit(X, y, weight)
+
+
+def test_models_that_pass_arguments_on_take_weights(step):
+    X, y = step
+    search = GridSearchCV(Ridge(), {"alpha": [1.0]}, cv=2)
+    assert ConstantVarianceRegressor(search).fit(X, y, 1.0 + np.arange(len(X)) % 2).std_ > 0.0
 
 
 @pytest.mark.parametrize("prior", [0.3, 2.0, 50.0])

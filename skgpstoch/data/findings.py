@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .messages import warn
@@ -75,6 +76,12 @@ class Diagnosis(tuple[Finding, ...]):
     def __new__(cls, findings: Iterable[Finding] = ()) -> Diagnosis:
         """Sort by severity."""
         return super().__new__(cls, sorted(findings, key=lambda f: SEVERITIES.index(f.severity)))
+
+    @classmethod
+    def of_parts(cls, models: Mapping[str, Any]) -> Diagnosis:
+        """Return the findings on models, by their names, of those that have `diagnose`."""
+        found = (m.diagnose().within(name) for name, m in models.items() if hasattr(m, "diagnose"))
+        return cls(itertools.chain.from_iterable(found))
 
     def __getnewargs__(self) -> tuple[tuple[Finding, ...]]:
         return (tuple(self),)

@@ -31,7 +31,10 @@ TAKE_MEMORY = (
 )
 RAN_OUT = "ran out of memory"
 UNKNOWN_Y = "Input y contains"  # NaN or infinity, as scikit-learn says
-WITHOUT = "Drop these rows, for example by keep = np.isfinite(y) and fit(X[keep], y[keep])."
+WITHOUT = (
+    "Drop these rows, for example by keep = np.isfinite(y) (of several outputs, "
+    "np.isfinite(y).all(axis=1)) and fit(X[keep], y[keep])."
+)
 
 IS_JUDGED: ContextVar[bool] = ContextVar("is_judged", default=False)
 """Whether the caller judges the fit by rows held out: copies do not mislead it, and it warns."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from sklearn import get_config
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
 
 from ..data.array_inputs import checked_weight
 from ..data.chunk import Chunk
@@ -51,6 +57,40 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
     are_ones = (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all())
     data = replace(data, weight=None if are_ones else weight)
     return data if keeps or counts.all() else data[counts]
+
+
+def counted_rows(
+    cv: Any, X: Any, y: Any, sample_weight: Any, models: Sequence[Any]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the rows that count (all rows if folds are given row by row), and their weights.
+
+    The weights are keyword arguments of `fit` of these models, if there are any.
+
+    Raises
+    ------
+    TypeError
+        If there are weights, but `fit` of a model takes none.
+    """
+    if sample_weight is None:
+        return X, y, {}
+    weight = checked_weight(sample_weight, X)
+    if isinstance(cv, Integral) or hasattr(cv, "split"):
+        X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))
+    for model in models:
+        if not takes_weights(model):
+            raise TypeError(
+                f"sample_weight must be None, because {type(model).__name__}.fit takes no weights. "
+                "Leave sample_weight out, or choose a model whose fit takes them."
+            )
+    return X, y, {"sample_weight": weight}
+
+
+def takes_weights(model: Any) -> bool:
+    """Tell whether `fit` of a model takes weights of rows."""
+    if isinstance(model, Pipeline):
+        return bool(get_config()["enable_metadata_routing"])
+    known = inspect.signature(model.fit).parameters
+    return "sample_weight" in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
 
 
 def weight_unit(total: float, n_rows: int, least: int = 2) -> float:

@@ -39,7 +39,6 @@ from ..deep_kernel_ensemble.plan import ensemble_plan
 from .race import FEWEST_ROWS, Entrant, Judged, Shares, floor_of, weights_of
 from .read_tables import read
 from .report import Report
-from .stacking import diagnosis_of_parts
 from .table_fit import in_numbers
 
 PROCESS_SECONDS = 4.0  # least max_time for processes of the most rows
@@ -424,7 +423,7 @@ def diagnosis_of(
     """Return findings on rows, fit and models; warn of those that no model has warned of."""
     of_all = [*of_rows(n_rows, learns=True), *of_features(n_rows, n_features), *of_fit]
     found = Diagnosis(of_all)
-    of_models = diagnosis_of_parts(models)
+    of_models = Diagnosis.of_parts(models)
     said = {finding.text for finding in of_models.problems}
     Diagnosis(finding for finding in found if finding.text not in said).warn()
     of_rows_alone = {finding.name for finding in found}

@@ -12,9 +12,7 @@ give the mixture that predicts best. The problem is concave, and at its solution
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,8 +20,7 @@ from joblib import Parallel, delayed
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils._param_validation import HasMethods
+from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import (
     check_array,
@@ -33,29 +30,25 @@ from sklearn.utils.validation import (
 )
 
 from ...data.array_inputs import (
-    checked_weight,
     one_output,
     real_target,
-    refuse_times,
     with_two_dimensions,
 )
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis
 from ...data.held_out import checked_folds, folds_of_units
 from ...data.messages import warn
-from ...data.read_table import validate_table
-from ...data.target_transforms import fitted_transform
 from ...estimators.base import BaseGP
 from ...estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ...estimators.context import fitting
 from ...estimators.first_rank import fits_on_first
 from ...estimators.importances import averaged_importances
-from ...estimators.parameters import N_JOBS, TRANSFORM
+from ...estimators.parameters import N_JOBS
 from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
 from ...estimators.validation import check_numbers
-from ...estimators.weights import weight_unit
-from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, predicted_by
+from ...estimators.weights import counted_rows, weight_unit
+from .mixture import MixedRows, MixtureRegressor, predicted_by
 
 PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
 KEPT_WEIGHT = 0.001  # estimators with a smaller weight are left out
@@ -184,25 +177,6 @@ def refuse_two_kinds(is_of_counts: Mapping[str, bool]) -> None:
         )
 
 
-def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the rows that count (all rows if folds are given row by row), and their weights.
-
-    The weights are keyword arguments of `fit`, if there are any.
-    """
-    if sample_weight is None:
-        return X, y, {}
-    weight = checked_weight(sample_weight, X)
-    if isinstance(cv, Integral) or hasattr(cv, "split"):
-        X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))
-    return X, y, {"sample_weight": weight}
-
-
-def diagnosis_of_parts(models: Mapping[str, Any]) -> Diagnosis:
-    """Return the findings on models, by their names, of those that have `diagnose`."""
-    found = (m.diagnose().within(name) for name, m in models.items() if hasattr(m, "diagnose"))
-    return Diagnosis(itertools.chain.from_iterable(found))
-
-
 def check_predicts(model: Any, name: str) -> None:
     """Raise a ValueError unless a model has predictive distributions."""
     for method in ("log_predictive_density", "predictive_cdf", "sample_y"):
@@ -329,7 +303,7 @@ class StackedDensityRegressor(
         y = check_array(real_target(y), ensure_2d=False, dtype="numeric", input_name="y")
         y = one_output(y, warns=True)
         check_consistent_length(X, y)
-        X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
+        X, y, of_rows = counted_rows(self.cv, X, y, sample_weight, models)
         if (weight := of_rows.get("sample_weight")) is not None:
             weight = weight * weight_unit(float(weight.sum()), int((weight > 0.0).sum()))
             of_rows = {"sample_weight": weight}
@@ -366,7 +340,7 @@ class StackedDensityRegressor(
     def diagnose(self) -> Diagnosis:
         """Tell what may be wrong with the fits of the estimators that have `diagnose`."""
         check_is_fitted(self, "weights_")
-        return diagnosis_of_parts(self.named_estimators_)
+        return Diagnosis.of_parts(self.named_estimators_)
 
     def _checked(self) -> tuple[Sequence[str], Sequence[Any]]:
         pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in self.estimators)
@@ -395,116 +369,3 @@ class StackedDensityRegressor(
     def _predicted(self, X: Any) -> PredictedRows:
         weights, models = self._used()
         return MixedRows(weights, [predicted_by(model, X) for model in models])
-
-
-class ConstantVarianceRegressor(CallbackSupportMixin, MetaEstimatorMixin, MixtureRegressor):
-    """A regressor's predictions as means, with normal errors as large as those of held-out rows.
-
-    Parameters
-    ----------
-    estimator : regressor
-        Any regressor of scikit-learn. It checks data frames itself, and missing values.
-    cv : int, splitter or iterable, default=5
-        Folds whose held-out errors give the variance. With a number, copies of a row are in one
-        fold.
-    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
-        Transformation of y that the regressor is fitted to instead of y, and whose errors are
-        normal; predictions are of y itself. With "log", errors are relative.
-
-    Attributes
-    ----------
-    estimator_ : regressor
-        The regressor, fitted to all rows.
-    std_ : float
-        Root of the mean squared error of held-out rows, for the (transformed) y.
-    target_transformer_ : transformer or None
-        The transformer that was fitted to y, with `transform` and `inverse_transform`.
-    feature_importances_ : ndarray of shape (`n_features_in_`,)
-        Importances of `estimator_`, if it has any.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import Ridge
-    >>> from skgpstoch import ConstantVarianceRegressor
-    >>> X = np.linspace(0, 1, 50)[:, None]
-    >>> y = X[:, 0] + 0.1 * np.random.default_rng(0).standard_normal(50)
-    >>> model = ConstantVarianceRegressor(Ridge(0.01)).fit(X, y)
-    >>> bool(0.05 < model.std_ < 0.15)
-    True
-    """
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "estimator": [HasMethods(["fit", "predict"])],
-        "cv": ["cv_object"],
-        "target_transform": TRANSFORM,
-    }
-
-    def __init__(self, estimator: Any, *, cv: Any = 5, target_transform: Any = None) -> None:
-        self.estimator = estimator
-        self.cv = cv
-        self.target_transform = target_transform
-
-    @documented(StackedDensityRegressor.fit)
-    @fitting
-    @fits_on_first
-    @with_callbacks
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
-        """Fit the regressor to all rows, and estimate the variance from folds."""
-        self._validate_params()
-        check_numbers(self)
-        refuse_times(X, "X")
-        X, y = validate_table(self, X, y, reset=True, y_numeric=True, ensure_min_samples=2)
-        X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
-        weight = of_rows.get("sample_weight")
-        splits = list(checked_folds(self.cv, folds_of_units(self.cv, X, y), X, y, weight))
-        self.target_transformer_ = None
-        if self.target_transform is not None:
-            Y = y.astype(np.float64)[:, None]
-            self.target_transformer_ = fitted_transform(self.target_transform, Y, weight)
-            y = np.asarray(self.target_transformer_.transform(Y)).reshape(len(Y))
-        order = np.concatenate([held_out for _, held_out in splits])
-        fits = Fits(self, X, y, len(splits) + 1)
-        predicted = [self._predicted_held_out(fits, X, y, of_rows, split) for split in splits]
-        of_y, error = y - np.median(y), y[order] - np.concatenate(predicted)
-        unit = np.abs(np.r_[of_y, error]).max() or 1.0  # squares of very large numbers overflow
-        square = np.average((error / unit) ** 2, weights=None if weight is None else weight[order])
-        self.std_ = float(unit * max(np.sqrt(square), LEAST_STD * (np.std(of_y / unit) or 1.0)))
-        self.estimator_ = fits.next("estimator")(clone(self.estimator), X, y, **of_rows)
-        fits.tell_end()
-        return self
-
-    def _predicted_held_out(
-        self, fits: Fits, X: Any, y: np.ndarray, of_rows: dict, split: tuple
-    ) -> np.ndarray:
-        """Return predictions of the rows held out of a fold."""
-        trained, held_out = split
-        rows, of_train = _safe_indexing(X, trained), {k: v[trained] for k, v in of_rows.items()}
-        model = fits.next("estimator")(clone(self.estimator), rows, y[trained], **of_train)
-        return model.predict(_safe_indexing(X, held_out))
-
-    @documented(BaseGP.diagnose)
-    def diagnose(self) -> Diagnosis:
-        """Tell what may be wrong with the fit of the estimator, if it has `diagnose`."""
-        check_is_fitted(self)
-        return diagnosis_of_parts({"estimator_": self.estimator_})
-
-    @property
-    def feature_importances_(self) -> np.ndarray:
-        """The regressor's importances."""
-        check_is_fitted(self)
-        return np.asarray(self.estimator_.feature_importances_)
-
-    def _predicted(self, X: Any) -> PredictedRows:
-        check_is_fitted(self)
-        X = validate_table(self, X, reset=False)
-        found: PredictedRows = NormalRows(self.estimator_.predict(X), self.std_)
-        if self.target_transformer_ is not None:
-            found = TransformedRows(found, self.target_transformer_)
-        return MixedRows([1.0], [found])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        if hasattr(self.estimator, "__sklearn_tags__"):  # it is not validated yet
-            tags.input_tags.allow_nan = get_tags(self.estimator).input_tags.allow_nan
-        return tags

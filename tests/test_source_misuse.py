@@ -1,5 +1,6 @@
 """Sources of rows where arrays, other files or fitted transformers are asked for."""
 
+import base64
 import itertools
 import os
 import time
@@ -563,3 +564,28 @@ def test_what_a_killed_shuffle_has_left_is_removed_by_the_next(tmp_path):
 def test_seeds_that_are_no_integers_are_named(seed, tmp_path):
     with pytest.raises(TypeError, match="seed must be an integer"):
         SequenceRows(X, Y).shuffle_to(tmp_path / "rows.parquet", seed=seed)
+
+
+@pytest.mark.parametrize("footer", ["encrypted", "plain"])
+def test_encrypted_files_are_not_called_damaged(footer, tmp_path):
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):
+        """No secrets."""
+
+        def __init__(self, _):
+            encryption.KmsClient.__init__(self)
+
+        def wrap_key(self, key, _):
+            return base64.b64encode(key)
+
+    wanted = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": ["a"]}, plaintext_footer=footer == "plain"
+    )
+    connection = encryption.KmsConnectionConfig()
+    properties = encryption.CryptoFactory(Keys).file_encryption_properties(connection, wanted)
+    table, path = pa.table({"a": X[:, 0], "y": Y}), tmp_path / "rows.parquet"
+    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    with pytest.raises(ValueError, match=r"rows.parquet.* It is encrypted; write it without"):
+        clone(MODEL).fit(ParquetRows(path, "y"))

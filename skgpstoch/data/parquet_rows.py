@@ -242,10 +242,8 @@ class ParquetRows(RowSource):
                 "more. Open the files again, by absolute paths if the working folder changes."
             ) from error
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"{unit.where} cannot be read: {error}. The file is damaged, or was changed "
-                "while it was read."
-            ) from error
+            why = cause_of(error, "The file is damaged, or was changed while it was read.")
+            raise ValueError(f"{unit.where} cannot be read: {error}. {why}") from error
         refuse_length(unit.where, unit.n_rows, done)
 
 
@@ -341,6 +339,12 @@ def matches(path: str) -> list[str]:
     return found
 
 
+def cause_of(error: Exception, otherwise: str) -> str:
+    """Say why a file cannot be read."""
+    is_encrypted = "decrypt" in str(error).lower()
+    return "It is encrypted; write it without encryption." if is_encrypted else otherwise
+
+
 def opened(path: str) -> tuple[Any, list[int], FileState]:
     """Return the schema of a file, the numbers of rows of its row groups, and its state.
 
@@ -358,10 +362,8 @@ def opened(path: str) -> tuple[Any, list[int], FileState]:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
         digest = digest_of_footer(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of columns' names
-        raise ValueError(
-            f"{path} cannot be read as Parquet: {error}. It is not a Parquet file, or "
-            "writing it was cut short."
-        ) from error
+        why = cause_of(error, "It is not a Parquet file, or writing it was cut short.")
+        raise ValueError(f"{path} cannot be read as Parquet: {error}. {why}") from error
     if n_rows != sum(sizes):
         raise ValueError(
             f"{path} has {n_rows} rows, but its row groups have {sum(sizes)}. The file is damaged; "

@@ -316,7 +316,8 @@ def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any)
     arrays_of = [*arrays, *arrays.values(), *tensors]
     own = *of_modules, named_seed, *given
     identity = fingerprint(versions, params, *own, *arrays_of, *more)
-    return Checkpoint(Path(estimator.checkpoint_dir), f"{type(estimator).__name__}-{identity}")
+    folder = Path(estimator.checkpoint_dir).expanduser()
+    return Checkpoint(folder, f"{type(estimator).__name__}-{identity}")
 
 
 def settings_of(module: torch.nn.Module) -> Iterator[Any]:

@@ -313,6 +313,7 @@ PLANS = [  # class, parameters, rows, what the plan says
     (FITCRegressor, {}, 1500, {**FEW, "solver": "natural"}),
     (SolveGPRegressor, {}, 300, {**FEW, "n_inducing": 150, "n_orthogonal": 150}),
     (SolveGPRegressor, {}, 512, {**FEW, "n_inducing": 256}),
+    (SolveGPRegressor, {"n_orthogonal": 10}, 200, {**FEW, "start_rows": 200}),
     (SolveGPRegressor, {}, 513, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2001, {**FEW, "n_inducing": 512, "solver": "collapsed"}),

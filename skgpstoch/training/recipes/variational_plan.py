@@ -203,8 +203,9 @@ class VariationalChoices(Recipe):
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
                 return replace(plan, all_rows="exact")
-            # The exact evidence may prefer less noise than the bound with orthogonal points.
-            starts = chosen and not (plan.n_orthogonal and n_trained <= OPTIMUM_ROWS)
+            # Where each row is a point, the exact evidence may prefer less noise than the bound.
+            are_few = not plan.n_orthogonal or plan.n_inducing + plan.n_orthogonal < n_trained
+            starts = chosen and are_few
             return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if starts else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
         has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate

@@ -26,6 +26,7 @@ from skgpstoch.data import ParquetRows
 from skgpstoch.data.arrays import Scaling, quantiles
 from skgpstoch.data.categories import OneHot
 from skgpstoch.data.columns import columns_of, zone_name
+from skgpstoch.data.frames import join
 from skgpstoch.data.numeric import Dates, Numbers
 from skgpstoch.data.read_table import category_mask
 from skgpstoch.data.tables import TableEncoder
@@ -975,3 +976,54 @@ def test_encoders_of_edited_files_are_no_larger_than_any():
     days = Numbers("day", 0.0, True, False, None)
     with pytest.raises(ValueError, match="4 periods, but at most 3"):
         Dates(days, (1.0, 2.0, 3.0, 4.0))(np.arange(3.0))
+
+
+# ---- chunks of frames ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [[3, 1], [3, None]])
+def test_categories_stay_categories_where_chunks_have_other_levels(more):
+    """Those of integers became numbers, in silence: a hundred levels were one slope."""
+    chunks = [pd.DataFrame({"a": pd.Categorical(v), "x": 0.5}) for v in ([1, 2], more)]
+    found = join(chunks)
+    assert isinstance(found["a"].dtype, pd.CategoricalDtype)
+    assert found["a"].cat.categories.tolist() == [1, 2, 3]
+    expected = [1.0, 2.0, 3.0, more[1]]
+    assert [None if pd.isna(v) else v for v in found["a"]] == expected
+    assert chunks[0]["a"].cat.categories.tolist() == [1, 2]  # a chunk is the user's
+    same = pd.CategoricalDtype([3, 2, 1], ordered=True)
+    ordered = [chunk[["a"]].assign(a=chunk["a"].astype(same)) for chunk in chunks]
+    assert join(ordered)["a"].dtype == same
+
+
+POLARS_TYPES = [
+    ("Int8", "Int64", "Int64"),
+    ("Int64", "Float32", "Float64"),
+    ("Boolean", "Int8", "Int8"),
+    ("Date", "Datetime", "Datetime"),
+    ("Categorical", "String", "String"),
+    ("Null", "String", "String"),
+    ("Enum", "Enum", "String"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "expected"), POLARS_TYPES)
+def test_types_of_one_kind_may_differ_between_chunks_of_polars(first, second, expected):
+    """They raised the library's error."""
+    pl = pytest.importorskip("polars")
+
+    def chunk(name, level):
+        values = [level] if name in ("Categorical", "String", "Enum") else [None]
+        kind = pl.Enum([level]) if name == "Enum" else getattr(pl, name)
+        return pl.DataFrame({"a": pl.Series(values, dtype=kind)})
+
+    found = join([chunk(first, "u"), chunk(second, "v")])
+    assert found["a"].dtype == getattr(pl, expected)
+    assert len(found) == 2
+
+
+def test_types_of_other_kinds_in_chunks_of_polars_are_refused():
+    pl = pytest.importorskip("polars")
+    chunks = [pl.DataFrame({"a": [1]}), pl.DataFrame({"a": ["1"]})]
+    with pytest.raises(ValueError, match=r"'a' of X has types .* in different chunks: Int64, Str"):
+        join(chunks)

@@ -83,16 +83,64 @@ def copied(X: Any) -> Any:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """Stack arrays, frames or tables one below the other."""
+    """Stack arrays, frames or tables one below the other.
+
+    Raises
+    ------
+    ValueError
+        If a column of polars frames has types that do not go together.
+    """
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     if hasattr(parts[0], "joined"):  # columns that have been read
         return parts[0].joined(parts[1:])
-    if hasattr(parts[0], "iloc"):
-        import pandas as pd  # installed, as there is a frame
+    return joined_in_pandas(parts) if hasattr(parts[0], "iloc") else joined_in_polars(parts)
 
-        return pd.concat(parts, ignore_index=True)
-    return reduce(lambda above, below: above.vstack(below), parts)
+
+def joined_in_pandas(parts: Sequence[Any]) -> Any:
+    """Stack pandas frames; a column of categories in all of them stays one, with all levels."""
+    import pandas as pd  # installed, as there is a frame
+
+    parts = [part.copy(deep=False) for part in parts]
+    for j, of_column in enumerate(zip(*(part.dtypes for part in parts), strict=True)):
+        are_levels = all(isinstance(dtype, pd.CategoricalDtype) for dtype in of_column)
+        if are_levels and len(set(of_column)) > 1:
+            levels = reduce(pd.Index.union, (dtype.categories for dtype in of_column))
+            for part in parts:
+                part.isetitem(j, part.iloc[:, j].astype(pd.CategoricalDtype(levels)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def joined_in_polars(parts: Sequence[Any]) -> Any:
+    """Stack polars frames; types of a column may differ as far as they are of one kind."""
+    import polars as pl
+
+    texts = []
+    for name in parts[0].columns:
+        of_column = [part.schema[name] for part in parts]
+        kinds = {kind_in_polars(dtype) for dtype in of_column if dtype != pl.Null}
+        if len(kinds) > 1:
+            found = ", ".join(sorted({str(dtype) for dtype in of_column}))
+            raise ValueError(
+                f"Column {name!r} of X has types that do not go together in different chunks: "
+                f"{found}. Convert it to one type in all of them, with cast."
+            )
+        if kinds == {pl.String} and len(set(of_column)) > 1:
+            texts.append(pl.col(name).cast(pl.String))
+    return pl.concat([part.with_columns(texts) for part in parts], how="vertical_relaxed")
+
+
+def kind_in_polars(dtype: Any) -> Any:
+    """Return what types of polars share if one type can stand for them."""
+    import polars as pl
+
+    if dtype.is_numeric() or dtype == pl.Boolean:
+        return "numbers"
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return pl.String
+    if dtype in (pl.Date, pl.Datetime):
+        return "times", getattr(dtype, "time_zone", None)
+    return dtype.base_type()
 
 
 def names_of(X: Any) -> list[str] | None:

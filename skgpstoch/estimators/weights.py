@@ -22,7 +22,7 @@ from ..data.rows import Data
 from .context import IS_JUDGED
 from .validation import check_range
 
-Weighed = TypeVar("Weighed", Data, Chunk)
+Weighed = TypeVar("Weighed", Data, Chunk, "Chunk | None")
 
 FEW_SHARED, MOST_SHARED = 10, 1.5
 """Weights of more rows that sum to no more are shares of all rows, as AdaBoost gives them."""
@@ -131,11 +131,12 @@ def warn_of_light_rows(data: Data) -> None:
         )
 
 
-def with_weights_of_group(data: Data, group: Group) -> Data:
-    """Return the rows of a rank, whose weights may be shares of the rows of all ranks."""
-    if data.weight is None:
+def with_weights_of_group(data: Weighed, group: Group) -> Weighed:
+    """Return the rows of a rank, if any, whose weights may be shares of the rows of all ranks."""
+    if not group.flag(data is not None and data.weight is not None):
         return data
-    return in_shares(data, unit_of_group(group, *sums_of_group(group, data.weight)))
+    weight = np.empty(0) if data is None or data.weight is None else data.weight
+    return in_shares(data, unit_of_group(group, *sums_of_group(group, weight)))
 
 
 def sums_of_group(group: Group, weight: np.ndarray) -> tuple[float, int]:
@@ -153,7 +154,9 @@ def unit_of_group(group: Group, total: float, n_rows: int) -> float:
 
 def in_shares(data: Weighed, unit: float) -> Weighed:
     """Return rows with weights times a factor, which is 1 unless these are shares."""
-    return data if data.weight is None or unit == 1.0 else replace(data, weight=unit * data.weight)
+    if data is None or data.weight is None or unit == 1.0:
+        return data
+    return replace(data, weight=unit * data.weight)
 
 
 def warn_of_class_weights(data: Data, classes: np.ndarray, group: Group = ALONE) -> None:

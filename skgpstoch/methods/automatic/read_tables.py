@@ -39,7 +39,12 @@ from ...estimators.opening import (
     whole_of,
 )
 from ...estimators.validation import check_numbers, known_columns, refuse_groups_apart, with_groups
-from ...estimators.weights import check_weight, in_shares, sums_of_group, unit_of_group
+from ...estimators.weights import (
+    check_weight,
+    in_shares,
+    unit_of_group,
+    with_weights_of_group,
+)
 from .table_fit import (
     EncodedRows,
     Read,
@@ -115,7 +120,8 @@ def read_ranks(
             checked = check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
             rows = replace(rows, weight=checked.weight)
         return Read(rows=rows, clock=clock, given=(X, y))
-    shared = with_shares(group, own)
+    with muted(True):  # models that are fitted to all rows warn
+        shared = with_weights_of_group(own, group)
     seed = int(group.first(resolve_seed(automatic.random_state)))
     most = most_sampled(max(group.every(0 if own is None else len(own.X.columns))))
     chosen, places = (
@@ -142,17 +148,6 @@ def read_ranks(
         parts=lambda: [rows if shared is None else shared],
         encoded=encoded,
     )
-
-
-def with_shares(group: Group, own: Chunk | None) -> Chunk | None:
-    """Return this rank's rows, whose weights may be shares of all; models fitted to them warn."""
-    has_weights = own is not None and own.weight is not None
-    if not group.flag(has_weights):
-        return own
-    weight = np.empty(0) if own is None or own.weight is None else own.weight
-    with muted(True):
-        unit = unit_of_group(group, *sums_of_group(group, weight))
-    return None if own is None else in_shares(own, unit)
 
 
 def in_words(y: Any, exposure: Any, y_std: Any) -> str:

@@ -11,6 +11,7 @@ import itertools
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from datetime import timedelta
@@ -40,6 +41,9 @@ TIMES_ENTERED = itertools.count()
 
 CONNECTING = 5
 """Multiple of its timeout that gloo waits for a connection to a rank that has ended."""
+
+AGAIN = 0.05
+"""Seconds after which a rank comes again, if the store has gone away."""
 
 INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
 
@@ -175,14 +179,17 @@ def start(
         undo.callback(remove_place, init, rank)
     undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch replaces it
 
-    def initialise() -> None:
+    def arrive(left: timedelta) -> tuple[dist.Store, timedelta]:
         if isinstance(init, dist.Store):
             store = init
         else:
-            store, _, _ = next(dist.rendezvous(init, rank, size, timeout=limit))
+            store, _, _ = next(dist.rendezvous(init, rank, size, timeout=left))
             store.set_timeout(limit)
             store = dist.PrefixStore(name_of_entry(number), store)
-        soon = when_all_are_here(store, rank, size, limit)
+        return store, when_all_are_here(store, rank, size, left)
+
+    def initialise() -> None:
+        store, soon = arrived(arrive, limit, rank)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=soon)
         _set_pg_timeout(limit, dist.group.WORLD)
 
@@ -191,6 +198,22 @@ def start(
     world = dist.group.WORLD
     assert world is not None
     return with_devices(backend, world, timeout, undo)
+
+
+def arrived(arrive: Callable[[timedelta], Any], limit: timedelta, rank: int) -> Any:
+    """Return what `arrive` returns in the time that is left; come again if the store goes away.
+
+    It may be that of an earlier group, which rank 0, in whose process it is, has not quite left.
+    """
+    end = time.monotonic() + limit.total_seconds()
+    while True:
+        left = end - time.monotonic()
+        try:
+            return arrive(timedelta(seconds=max(left, 1e-3)))
+        except dist.DistNetworkError:
+            if rank == 0 or left < AGAIN:
+                raise
+            time.sleep(AGAIN)
 
 
 def refuse_said(init: str | dist.Store | None, rank: int | None, size: int | None) -> None:

@@ -1,6 +1,7 @@
 """Process groups: two processes in one launch, and what one process is told."""
 
 import copy
+import datetime
 import functools
 import itertools
 import pickle
@@ -60,6 +61,23 @@ def test_later_groups_meet_at_files_of_their_own():
     place = functools.partial(distributed.place_of_entry, "file:///a/b?rank=0")
     assert [place(k) for k in range(3)] == [f"file:///a/b{n}?rank=0" for n in ("", ".1", ".2")]
     assert distributed.place_of_entry("tcp://localhost:1", 1) == "tcp://localhost:1"
+
+
+def test_a_rank_comes_again_if_the_store_of_an_earlier_group_goes_away():
+    """Rank 0, in whose process it was, had not quite left; the two then missed each other."""
+    gone, limit = itertools.count(), datetime.timedelta(seconds=20.0)
+
+    def arrive(left):
+        assert left <= limit
+        if next(gone) < 2:
+            raise dist.DistNetworkError("Failed to recv, got 0 bytes")
+        return "here"
+
+    assert distributed.arrived(arrive, limit, 1) == "here"
+    for rank, seconds in ((0, 20.0), (1, 0.01)):
+        gone = itertools.count()
+        with pytest.raises(dist.DistNetworkError, match="Failed to recv"):
+            distributed.arrived(arrive, datetime.timedelta(seconds=seconds), rank)
 
 
 def test_the_file_of_a_group_is_removed(tmp_path):

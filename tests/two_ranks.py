@@ -13,6 +13,7 @@ import contextlib
 import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -114,10 +115,12 @@ def exchanges(folder):
 
 
 def errors(folder):
-    """What all ranks raise; and groups at one file, one after the other."""
+    """What all ranks raise; and groups at one file, or one port, one after the other."""
     messages = []
-    for _ in range(50):
+    for _ in range(25):
         with group_at(folder, "errors"):
+            pass
+        with process_group(timeout=TIMEOUT):  # at env://
             pass
     for wrong in (
         lambda group: group.agree(KeyError("k") if group.rank == 1 else None),
@@ -420,7 +423,10 @@ CASES = [
 
 def run_two_ranks(folder: Path) -> list[dict]:
     """Return what each case returned, by its name, of both ranks; of the killed one, until then."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = str(free.getsockname()[1])
     known = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(SIZE)}
+    known |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
     outputs = [folder / f"output{k}" for k in range(SIZE)]
     processes = []
     for k, output in enumerate(outputs):

@@ -42,7 +42,7 @@ TIMES_ENTERED = itertools.count()
 CONNECTING = 5
 """Multiple of its timeout that gloo waits for a connection to a rank that has ended."""
 
-AGAIN = 0.05
+COMES_AGAIN = 0.05
 """Seconds after which a rank comes again, if the store has gone away."""
 
 INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
@@ -211,9 +211,9 @@ def arrived(arrive: Callable[[timedelta], Any], limit: timedelta, rank: int) -> 
         try:
             return arrive(timedelta(seconds=max(left, 1e-3)))
         except dist.DistNetworkError:
-            if rank == 0 or left < AGAIN:
+            if rank == 0 or left < COMES_AGAIN:
                 raise
-            time.sleep(AGAIN)
+            time.sleep(COMES_AGAIN)
 
 
 def refuse_said(init: str | dist.Store | None, rank: int | None, size: int | None) -> None:

@@ -12,7 +12,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from skgpstoch import (
     AutoGaussianProcessRegressor,
@@ -589,3 +589,38 @@ def test_encrypted_files_are_not_called_damaged(footer, tmp_path):
         writer.write_table(table)
     with pytest.raises(ValueError, match=r"rows.parquet.* It is encrypted; write it without"):
         clone(MODEL).fit(ParquetRows(path, "y"))
+
+
+class Columns(FunctionTransformer):
+    """Returns what a function of rows and of the number of calls makes of them."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make, self.n_calls = make, 0
+
+    def transform(self, X):
+        self.n_calls += 1
+        return self.make(X, self.n_calls)
+
+
+def in_turn_reversed(rows, n_calls):
+    frame = pd.DataFrame(rows, columns=["a", "b"])
+    return frame[["b", "a"]] if n_calls > 1 else frame
+
+
+TRANSFORMS = {
+    "other columns": (in_turn_reversed, r"chunk 0: `transform` returned the columns \['b', 'a'\]"),
+    "no column": (lambda rows, _: rows[:, :0], r"chunk 0: .* must have columns, .* \(100, 0\)"),
+    "a tuple": (lambda rows, _: (rows, None), "chunk 0: the result of `transform` must have rows"),
+    "fewer rows": (lambda rows, _: rows[1:], r"one row for each of the 100 .* got shape \(99, 2\)"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), TRANSFORMS.values(), ids=TRANSFORMS)
+@pytest.mark.parametrize("model", [MODEL, AutoGaussianProcessRegressor()], ids=["sparse", "auto"])
+def test_what_a_transform_returns_is_checked(model, make, message):
+    """Columns were taken by their position, in silence."""
+    chunks = [(X[:150], Y[:150]), (X[150:], Y[150:])]
+    source = ChunkRows(lambda: iter(chunks), transform=Columns(make))
+    with pytest.raises(ValueError, match=message):
+        clone(model).fit(source)

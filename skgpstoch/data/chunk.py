@@ -254,40 +254,75 @@ class Inputs:
         Whether the names are the user's.
     dtype : dtype
         Dtype of X, float32 or float64.
+    returned : list of str or None
+        Names of the columns of the frames that the transformer returns.
     """
 
     transform: Any
     names: list[str]
     named: bool
     dtype: np.dtype
+    returned: list[str] | None
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Return a chunk with X as an array; whether its columns agree is checked elsewhere."""
         if len(chunk) == 0:
             return replace(chunk, X=np.empty((0, len(self.names)), self.dtype))
-        return replace(chunk, X=transformed(self.transform, chunk.X, chunk.where))
+        return replace(chunk, X=as_array(self.transform, self.given(chunk), chunk.where))
+
+    def given(self, chunk: Chunk) -> Any:
+        """Return X of a chunk, an array or a frame, as the transformer leaves it.
+
+        Raises
+        ------
+        ValueError
+            If the transformer fails, or returns other columns than for the first rows.
+        """
+        if self.transform is None:
+            return chunk.X
+        X = transformed(self.transform, chunk.X, chunk.where)
+        names = names_of(X)
+        if None not in (names, self.returned) and names != self.returned:
+            raise ValueError(
+                f"{chunk.where}: `transform` returned the columns {names}, but for the first rows "
+                f"{self.returned}. It must return the same columns for all rows; an encoder that "
+                "is fitted once, such as OneHotEncoder, does."
+            )
+        return X
 
 
-def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
-    """Return X, an array or a frame, after a transformation if there is one.
+def transformed(transform: Any, X: Any, where: str) -> Any:
+    """Return rows after a transformation.
 
     Raises
     ------
     ValueError
-        If the transformer raises an error, or if X holds dates and there is no transformer.
+        If the transformer raises an error, or returns no rows and columns, or other rows.
     """
-    if transform is not None:
-        try:
-            X = transform.transform(X)
-        except Exception as error:
-            raise ValueError(
-                f"{where}: `transform` failed on X: {error}. An unfitted `transform` is "
-                "fitted to a random sample, which may lack values that other rows have. "
-                "Pass a fitted transformer, or one that accepts unknown values "
-                "(handle_unknown='ignore')."
-            ) from error
-        refuse_unstored(X, "The result of `transform`")
-    else:
+    try:
+        made = transform.transform(X)
+    except Exception as error:
+        raise ValueError(
+            f"{where}: `transform` failed on X: {error}. An unfitted `transform` is "
+            "fitted to a random sample, which may lack values that other rows have. "
+            "Pass a fitted transformer, or one that accepts unknown values "
+            "(handle_unknown='ignore')."
+        ) from error
+    result = f"{where}: the result of `transform`"
+    refuse_unstored(made, result)
+    refuse_ragged(made, result)
+    shape = np.shape(made)
+    if len(shape) != 2 or shape[1] == 0 or shape[0] != len(X):
+        raise ValueError(
+            f"{result} must have columns, and one row for each of the {len(X)} rows that it is "
+            f"given, got shape {shape}."
+        )
+    return made
+
+
+def as_array(transform: Any, X: Any, where: str) -> np.ndarray:
+    """Return X as an array; raise a ValueError if it holds dates and there is no transformer."""
+    if transform is None:
         try:
             refuse_times(X, "X")
         except ValueError as error:
@@ -297,7 +332,10 @@ def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
 
 def inputs_of(transform: Any, X: Any, stored_names: list[str] | None, where: str) -> Inputs:
     """Return how to make X, as the first stored rows show."""
-    made = transformed(transform, X[:EXAMPLE_ROWS], where)
+    first = (
+        X[:EXAMPLE_ROWS] if transform is None else transformed(transform, X[:EXAMPLE_ROWS], where)
+    )
+    made = as_array(transform, first, where)
     refuse_dimensions(made, where)
     names = stored_names if transform is None else names_out(transform)
     if names is None and transform is None:
@@ -305,7 +343,7 @@ def inputs_of(transform: Any, X: Any, stored_names: list[str] | None, where: str
     named = names is not None and len(names) == made.shape[1]
     used = names if named and names is not None else [f"x{j}" for j in range(made.shape[1])]
     dtype = np.dtype(np.float32 if made.dtype == np.float32 else np.float64)
-    return Inputs(transform, used, named, dtype)
+    return Inputs(transform, used, named, dtype, None if transform is None else names_of(first))
 
 
 def names_out(transform: Any) -> list[str] | None:

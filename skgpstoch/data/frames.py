@@ -25,8 +25,8 @@ def refuse_sparse(X: Any, name: str) -> None:
     """Raise a TypeError for a sparse matrix."""
     if hasattr(X, "tocsr"):
         raise TypeError(
-            f"{name} must be dense, but sparse data was passed, a {type(X).__name__}. Use "
-            f"{name}.toarray(), or sparse_output=False in an encoder before the estimator."
+            f"{name} must be dense, but sparse data was passed, a {type(X).__name__}. Use its "
+            "method toarray, or sparse_output=False in an encoder before the estimator."
         )
 
 

@@ -209,7 +209,7 @@ def read_source(
     seed = int(group.first(resolve_seed(automatic.random_state)))
     first, facts = first_look(automatic, group, source, seed)
     with agreed(group):
-        sample = replace(first.sample, X=as_given(source, first.sample.X))
+        sample = replace(first.sample, X=as_given(source, first.sample))
     rows = checked_sample(automatic, source, sample, least=2 if first.is_whole else 1)
     if first.is_whole:
         return Read(rows=rows, clock=clock, given=(sample.X, sample.y))
@@ -286,7 +286,7 @@ def counted_rows(source: RowSource, part: RowSource, unit: float) -> Iterator[Ch
     for chunk in part.read(None):
         counted = in_shares(with_checked_targets(chunk).counted(), unit)
         if len(counted):
-            yield replace(counted, X=as_given(source, counted.X))
+            yield replace(counted, X=as_given(source, counted))
 
 
 def read_through(
@@ -307,7 +307,7 @@ def read_through(
                 if not labelled:
                     check_target(counted)
                 yield counted
-                X = as_given(source, counted.X)
+                X = as_given(source, counted)
                 found = facts_of(X, automatic.categorical_features, chunk.where, names)
                 facts = found if facts is None else merged([facts, found])
 

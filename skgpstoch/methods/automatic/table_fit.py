@@ -206,9 +206,9 @@ class EncodedRows(RowSource):
     def encoded(self, chunk: Chunk) -> np.ndarray:
         """Return X as numbers."""
         encoder: TableEncoder = self.automatic._encoder
+        X = as_given(self.source, chunk)
         try:
             with muted(True):  # only predictions warn of levels that the encoder does not know
-                X = as_given(self.source, chunk.X)
                 return encoder.transform_training(X, chunk.rows, self.by_fold)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{chunk.where}: {error}") from error
@@ -271,6 +271,6 @@ def with_checked_targets(chunk: Chunk) -> Chunk:
     return replace(checked(replace(chunk, X=none), (), none.dtype), X=chunk.X)
 
 
-def as_given(source: RowSource, X: Any) -> Any:
-    """Return what is stored as the user's transformer leaves it, if there is one."""
-    return X if source.transform is None else source.inputs.transform.transform(X)
+def as_given(source: RowSource, chunk: Chunk) -> Any:
+    """Return X of a chunk as the user's transformer leaves it, if there is one."""
+    return chunk.X if source.transform is None else source.inputs.given(chunk)

@@ -624,3 +624,10 @@ def test_what_a_transform_returns_is_checked(model, make, message):
     source = ChunkRows(lambda: iter(chunks), transform=Columns(make))
     with pytest.raises(ValueError, match=message):
         clone(model).fit(source)
+
+
+def test_targets_in_another_order_are_refused():
+    frames = [pd.DataFrame(X[:, ::k], columns=["p", "q"][::k]) for k in (1, -1)]
+    source = ChunkRows(lambda: iter((X, frame) for frame in frames))
+    with pytest.raises(ValueError, match=r"chunk 1: y has the columns \['q', 'p'\], but in the"):
+        clone(MODEL).fit(source)

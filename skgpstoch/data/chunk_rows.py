@@ -9,7 +9,7 @@ import numpy as np
 
 from .arrays import row_blocks
 from .chunk import BESIDES_X, SAID, Chunk, stored_arrays
-from .frames import copied, is_frame, refuse_unstored, take
+from .frames import copied, is_frame, names_of, refuse_unstored, take
 from .row_source import CHUNK_ROWS, RowSource, positive, refuse_rank
 
 TUPLE = ("X", "y", "weight")  # meaning of a tuple's entries
@@ -103,9 +103,11 @@ class ChunkRows(RowSource):
         """Yield chunks in the iterator's order, whatever the generator."""
         first = n_shared = 0
         known = vars(self).get("example")  # the first rows, if they were read before
+        columns: dict[str, list[str]] = {}
         for number, given in enumerate(self.pass_()):
             where = f"chunk {number}"
             parts = named_parts(given, where)
+            refuse_other_names(parts, columns, where)
             n = length_of(parts["X"], where)
             self.counted(first + n)
             if known is not None and n and not first:
@@ -193,6 +195,17 @@ def named_parts(given: Any, where: str) -> dict[str, Any]:
             )
         named = dict(zip(TUPLE, given, strict=False))
     return {name: values for name, values in named.items() if name == "X" or values is not None}
+
+
+def refuse_other_names(parts: dict[str, Any], known: dict[str, list[str]], where: str) -> None:
+    """Raise a ValueError if a frame of targets has other columns than the first one, in `known`."""
+    for part in ("y", "y_std"):
+        names = names_of(parts.get(part))
+        if names is not None and names != known.setdefault(part, names):
+            raise ValueError(
+                f"{where}: {part} has the columns {names}, but in the first rows {known[part]}. "
+                "All chunks must have the same columns in the same order."
+            )
 
 
 def length_of(X: Any, where: str) -> int:

@@ -631,3 +631,30 @@ def test_targets_in_another_order_are_refused():
     source = ChunkRows(lambda: iter((X, frame) for frame in frames))
     with pytest.raises(ValueError, match=r"chunk 1: y has the columns \['q', 'p'\], but in the"):
         clone(MODEL).fit(source)
+
+
+class NoMemory:
+    """Rows that do not fit into memory."""
+
+    shape = (300, 2)
+
+    def __getitem__(self, rows):
+        raise MemoryError("4 GB")
+
+
+def no_memory():
+    yield X[:100], Y[:100]
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (lambda: SequenceRows(NoMemory(), Y), "Reading rows 0 to .*: 4 GB. Lower chunk_rows"),
+        (lambda: ChunkRows(no_memory), "Reading chunk 1 ran out of memory. Make smaller chunks"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(source, message):
+    """The device was blamed."""
+    with pytest.raises(MemoryError, match=message):
+        clone(MODEL).fit(source())

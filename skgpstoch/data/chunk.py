@@ -93,6 +93,11 @@ def stored_arrays(parts: Mapping[str, Any], where: str) -> dict[str, Any]:
     return arrays
 
 
+def out_of_memory(rows: str, error: MemoryError) -> str:
+    """Say which rows did not fit into memory."""
+    return f"Reading {rows} ran out of memory{f': {error}' if str(error) else ''}."
+
+
 def concatenated(chunks: Sequence[Chunk]) -> Chunk:
     """Join one or more chunks into one chunk, in this order."""
     if len(chunks) == 1:

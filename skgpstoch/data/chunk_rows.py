@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from .arrays import row_blocks
-from .chunk import BESIDES_X, SAID, Chunk, stored_arrays
+from .chunk import BESIDES_X, SAID, Chunk, out_of_memory, stored_arrays
 from .frames import copied, is_frame, names_of, refuse_unstored, take
 from .row_source import CHUNK_ROWS, RowSource, positive, refuse_rank
 
@@ -104,7 +105,7 @@ class ChunkRows(RowSource):
         first = n_shared = 0
         known = vars(self).get("example")  # the first rows, if they were read before
         columns: dict[str, list[str]] = {}
-        for number, given in enumerate(self.pass_()):
+        for number, given in enumerate(made(self.pass_())):
             where = f"chunk {number}"
             parts = named_parts(given, where)
             refuse_other_names(parts, columns, where)
@@ -195,6 +196,19 @@ def named_parts(given: Any, where: str) -> dict[str, Any]:
             )
         named = dict(zip(TUPLE, given, strict=False))
     return {name: values for name, values in named.items() if name == "X" or values is not None}
+
+
+def made(chunks: Iterator[Any]) -> Iterator[Any]:
+    """Yield chunks; a MemoryError says which one did not fit."""
+    for number in itertools.count():
+        try:
+            given = next(chunks)
+        except StopIteration:
+            return
+        except MemoryError as error:
+            words = out_of_memory(f"chunk {number}", error)
+            raise MemoryError(f"{words} Make smaller chunks.") from error
+        yield given
 
 
 def refuse_other_names(parts: dict[str, Any], known: dict[str, list[str]], where: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .array_inputs import LONG_INTEGERS
-from .chunk import Chunk
+from .chunk import Chunk, out_of_memory
 from .frames import is_frame
 from .read_ahead import BUFFER_PARTS
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
@@ -232,9 +232,8 @@ class ParquetRows(RowSource):
                 )
         except MemoryError as error:
             raise MemoryError(
-                f"Reading {n_rows:,} rows of {unit.where} ran out of memory: {error}. Lower "
-                "buffer_rows, of which a sixteenth is read at a time, or leave out columns of "
-                "long texts."
+                f"{out_of_memory(f'{n_rows:,} rows of {unit.where}', error)} Lower buffer_rows, of "
+                "which a sixteenth is read at a time, or leave out columns of long texts."
             ) from error
         except FileNotFoundError as error:
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .chunk import SAID, Chunk, stored_arrays
+from .chunk import SAID, Chunk, out_of_memory, stored_arrays
 from .frames import copied, names_of, refuse_unstored
 from .row_source import CHUNK_ROWS, RowSource, in_turn, positive, share_of
 
@@ -128,6 +128,8 @@ class SequenceRows(RowSource):
             parts = {"X": self.X, **self.columns}
             parts = {name: array[start:stop] for name, array in parts.items()}
             arrays = {k: copied(array) for k, array in stored_arrays(parts, where).items()}
+        except MemoryError as error:
+            raise MemoryError(f"{out_of_memory(where, error)} Lower chunk_rows.") from error
         except (OSError, EOFError, LookupError, StopIteration) as error:
             raise ValueError(f"{where} cannot be read: {type(error).__name__}: {error}") from error
         refuse_unstored(arrays["X"], f"{where}: X")

@@ -404,6 +404,14 @@ def test_levels_that_training_rows_did_not_have(people):
     assert means[:-1, 0].min() < means[-1, 0] < means[:-1, 0].max()
 
 
+def test_levels_that_were_texts_are_named_where_they_are_numbers():
+    encoder, y = TableEncoder(), np.arange(6.0)
+    encoder.fit_transform(pd.DataFrame({"town": list("121212")}), y)
+    numbers = pd.DataFrame({"town": pd.Categorical([2, 1])})
+    with pytest.warns(UserWarning, match=r"such as 1\. .* If it is '1', which they had, convert"):
+        encoder.transform(numbers)
+
+
 def test_new_levels_are_told_once_a_fit(people):
     X, y = people
     encoder = TableEncoder()

@@ -120,13 +120,17 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
 
 
 def refuse_number(y: np.ndarray) -> None:
-    """Raise a ValueError if y is a single number, or a name, which others take for a column."""
+    """Raise a ValueError if y is one value, such as a name, which others take for a column."""
     if y.ndim == 0 and y.dtype.kind in "biufc":
         raise ValueError(f"y must have a target for each row of X, got the number {y}.")
     if y.ndim == 0 and y.dtype.kind in "US":
         raise ValueError(
             f"y must have a target for each row of X, got {reprlib.repr(y.item())}. For a column "
             "of a data frame, pass frame.drop(columns=name) and frame[name]."
+        )
+    if y.ndim == 0 and y.dtype.kind == "O" and y.item() is not None:
+        raise ValueError(
+            f"y must have a target for each row of X, got one {type(y.item()).__name__}."
         )
 
 

@@ -142,10 +142,12 @@ def new_levels(column: Column, known: set, predicted: str, owner: Any) -> np.nda
     is_new = is_unknown(column, known)
     new = set(column.values[is_new].tolist())
     if new - {None}:
+        level = min(new - {None}, key=str)
+        meant = next((other for other in known if str(other) == str(level)), None)
+        cure = "" if meant is None else f" If it is {meant!r}, which they had, convert the column."
         warn_once(
             f"Column {column.name} of X has levels that the training rows did not have, "
-            f"such as {min(new - {None}, key=str)!r}. Predictions for these rows are "
-            f"{predicted}.",
+            f"such as {level!r}. Predictions for these rows are {predicted}.{cure}",
             owner,
             (column.name, "new"),
         )

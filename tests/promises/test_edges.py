@@ -846,6 +846,8 @@ def test_words_of_python_are_those_of_the_class(sine):
             wrong()
     with pytest.raises(ValueError, match=r"got 'price'\. For a column of a data frame, pass"):
         model.fit(X, "price")
+    with pytest.raises(ValueError, match=r"a target for each row of X, got one dict\."):
+        model.fit(X, {"price": 1.0})
     kernel = 1.0 * ExpSineSquared(1.0, 3.0) * RBF(4.0) + WhiteKernel(1e-3)
     with pytest.raises(ValueError, match="as ExpSineSquared of several columns is not"):
         SVGPRegressor(kernel).fit(np.random.default_rng(0).uniform(-2, 2, (66, 2)), np.arange(66.0))

@@ -11,8 +11,10 @@ from numpy.testing import assert_allclose
 from sklearn.base import clone, is_classifier
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.random_projection import GaussianRandomProjection
+from thread_group import on_ranks
 
 from skgpstoch import (
     AutoGaussianProcessRegressor,
@@ -658,3 +660,66 @@ def test_rows_that_do_not_fit_are_named(source, message):
     """The device was blamed."""
     with pytest.raises(MemoryError, match=message):
         clone(MODEL).fit(source())
+
+
+BAD_ROWS = {
+    "count": ({"likelihood": "poisson"}, {"y": -1.0}, "y must hold counts"),
+    "log": ({"target_transform": "log"}, {"y": -1.0}, "y must be positive for target_transform"),
+    "weight": ({}, {"sample_weight": 1e300}, "sample_weight must be 0 or between"),
+}
+
+
+@pytest.mark.parametrize(("params", "bad", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_the_chunk_of_a_bad_row_is_named(params, bad, message):
+    """Only what every model refuses was named, and the rest said of the shuffle buffer."""
+    arrays = {"y": np.ones(300), "sample_weight": np.ones(300)}
+    for name, value in bad.items():
+        arrays[name][250] = value
+    source = SequenceRows(X, **arrays, chunk_rows=100)
+    with pytest.raises(ValueError, match=f"rows 200 to 299: {message}"):
+        clone(MODEL).set_params(solver="auto", **params).fit(source)
+
+
+def test_a_wrong_parameter_names_no_chunk():
+    with pytest.raises(ValueError, match=r"^likelihood must be"):
+        clone(MODEL).set_params(likelihood="none").fit(SequenceRows(X, Y))
+
+
+PIPELINES = [
+    make_pipeline(StandardScaler(), FunctionTransformer(np.tanh)),
+    make_pipeline(make_pipeline(StandardScaler(), FunctionTransformer()), "passthrough"),
+    FeatureUnion([("a", make_pipeline(StandardScaler(), FunctionTransformer()))]),
+]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=["pipeline", "nested", "union"])
+def test_pipelines_that_end_in_a_step_without_a_fit_are_fitted(pipeline):
+    """Scikit-learn takes them for fitted."""
+    source = SequenceRows(X, Y, transform=pipeline)
+    assert clone(MODEL).fit(source).n_features_in_ == 2
+    expected = clone(pipeline).fit(X).transform(X)
+    assert_allclose(source.transform_.transform(X), expected)
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_ranks_use_the_transform_that_rank_0_fits():
+    """Each fitted its own, at random, so that their rows had other features."""
+
+    def fit(group):
+        source = SequenceRows(X, Y, chunk_rows=50, transform=GaussianRandomProjection(2))
+        return clone(MODEL).fit(source), source.transform_
+
+    (first, of_first), (second, of_second) = on_ranks(fit, 2)
+    assert_allclose(of_first.components_, of_second.components_, rtol=0.0)
+    assert_allclose(first.predict(X), second.predict(X), rtol=0.0)
+
+
+def test_transforms_of_ranks_are_picklable():
+    """Both say so; the other one waited in vain."""
+
+    def fit(group):
+        scaled = make_pipeline(FunctionTransformer(lambda rows: rows), StandardScaler())
+        clone(MODEL).fit(SequenceRows(X, Y, transform=scaled))
+
+    for error in on_ranks(fit, 2, expect=(ValueError, RuntimeError)):
+        assert "transform must be picklable" in str(error)

@@ -367,7 +367,11 @@ def fitted_transform(transform: Any, sample: Callable[[], tuple[Any, np.ndarray 
 
 
 def is_fitted(transform: Any) -> bool:
-    """Tell whether a transformer, or none, is fitted."""
+    """Tell whether a transformer, or none, is fitted; a pipeline of which each step is."""
+    steps = getattr(transform, "steps", None) or getattr(transform, "transformer_list", [])
+    parts = [part for _, part in steps if part not in (None, "passthrough", "drop")]
+    if not all(map(is_fitted, parts)):  # which scikit-learn asks of a pipeline's last step alone
+        return False
     try:
         check_is_fitted(transform)
     except NotFittedError:

@@ -414,6 +414,24 @@ def agreed(group: Group) -> Iterator[None]:
     group.agree(error)
 
 
+def of_first(group: Group, make: Callable[[], Any], name: str) -> Any:
+    """Return what rank 0 makes; all ranks make it, and raise an error together."""
+    content = b""
+    with agreed(group):
+        made = make()
+        if group.size > 1 and group.rank == 0:
+            try:
+                content = pickle.dumps(made)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ValueError(
+                    f"{name} must be picklable, because all processes of a group use the one that "
+                    f"rank 0 fits: {error}. Fit it beforehand, or take functions from a module."
+                ) from error
+    if group.size == 1:
+        return made
+    return pickle.loads(group.first_bytes(content))  # from a process of the same program
+
+
 class ClockOfGroup:
     """Seconds since it was made, on the rank where most have passed, so that ranks agree."""
 

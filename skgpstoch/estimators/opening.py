@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
 from inspect import Parameter, signature
@@ -20,7 +20,7 @@ from ..data.arguments import ADVICE
 from ..data.array_inputs import one_output
 from ..data.arrays import readable
 from ..data.chunk import Chunk
-from ..data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
+from ..data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing, of_first
 from ..data.messages import muted, warn
 from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets
 from ..data.row_source import RowSource, is_source
@@ -205,9 +205,7 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
     seed = int(group.first(sampling_seed(estimator)))
 
     def look(part: RowSource) -> tuple[int, Scan]:
-        n_sample = most_sampled(source.n_features)
-        # Later, an error of one rank would leave the others waiting for it.
-        check = None if group.size == 1 else partial(check_early, estimator)
+        n_sample, check = most_sampled(source.n_features), partial(check_early, estimator)
         return n_sample, scan(part, n_sample, seed, is_classifier(estimator), check)
 
     first = first_pass(group, source, seed, look)
@@ -229,8 +227,7 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
     with agreed(group):
         data = with_transformed_targets(estimator, given, reset=False)
         if own.extremes is not None:
-            far = own.extremes.reshape(2, -1)
-            with_transformed_targets(estimator, Data(far, far), reset=False)
+            check_extremes(estimator, own.extremes, first.part)
         recipe = estimator._recipe()
         recipe.check(data)
     if first.is_whole:
@@ -262,27 +259,52 @@ def refuse_columns(estimator: Any, source: RowSource) -> None:
 
 
 def check_early(estimator: Any, chunk: Chunk) -> None:
-    """Raise a ValueError in the first pass if a chunk is not what later passes need."""
+    """Raise a ValueError in the first pass if a chunk is not what later passes need.
+
+    It names the chunk, and later an error of one rank would leave the others waiting for it.
+    """
     chunk = chunk.counted()
     if not len(chunk):
         return
-    try:
-        probe = copy.copy(estimator)
-        if is_classifier(probe):
+    probe = copy.copy(estimator)
+    recipe = None if is_classifier(probe) else probe._recipe()
+    with named_by(chunk), muted(True):  # warnings are about all rows
+        if recipe is None:
             validate_inputs(probe, chunk.X, reset=True)  # the scan checks labels
-        else:
-            probe._recipe().check_rows(validated(probe, chunk, True))
+            return
+        data = validated(probe, chunk, True, least=1)
+        recipe.check_rows(data)
+        if getattr(probe, "target_transform", None) == "log":  # others take all numbers, or learn
+            learn_targets(probe, data, ALONE)
+
+
+def check_extremes(estimator: Any, extremes: np.ndarray, part: RowSource) -> None:
+    """Raise a ValueError that names the chunk if the extreme targets cannot be transformed."""
+    far = extremes.reshape(2, -1)
+    try:
+        with_transformed_targets(estimator, Data(far, far), reset=False)
+    except ValueError:
+        for chunk in map(Chunk.counted, part.chunks()):
+            y = np.asarray(chunk.y, dtype=np.float64).reshape(len(chunk), -1)
+            with named_by(chunk):
+                with_transformed_targets(estimator, Data(y, y), reset=False)
+        raise
+
+
+@contextlib.contextmanager
+def named_by(chunk: Chunk) -> Iterator[None]:
+    """Name the chunk in a ValueError of the block."""
+    try:
+        yield
     except ValueError as error:
         raise ValueError(f"{chunk.where}: {error}") from error
 
 
 def checked(estimator: Any, recipe: Recipe, unit: float, chunk: Chunk) -> Data:
     """Return the rows of a chunk as the estimator and its recipe validate them."""
-    try:
+    with named_by(chunk):
         data = in_shares(weighed(validated(estimator, chunk, False), chunk), unit)
         recipe.check_rows(data)
-    except ValueError as error:
-        raise ValueError(f"{chunk.where}: {error}") from error
     return data
 
 
@@ -371,6 +393,9 @@ def first_pass(
     """
     with agreed(group):
         source.check_has_target()
+    if group.flag(source.has_new_transform):  # whose fits may be random
+        vars(source).update(inputs=of_first(group, lambda: source.inputs, "transform"))
+    with agreed(group):
         part = source if group is ALONE else source.share(group.rank, group.size)
         n_sample, own = look(part)
     n_rows = int(group.gather(np.array([own.n_rows])).sum())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ..data.array_inputs import (
     refuse_large,
 )
 from ..data.arrays import MOST_INTEGER, is_missing, readable
-from ..data.groups import ALONE, Group, agreed, current
+from ..data.groups import ALONE, Group, current, of_first
 from ..data.known_errors import MOST_ERROR
 from ..data.messages import internal_frames, warn
 from ..data.row_source import is_source
@@ -399,14 +399,7 @@ def learn_targets(model: Any, data: Data, group: Group) -> None:
 
 def fitted_alike(group: Group, transform: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:
     """Return rank 0's transformer, fitted to targets that all ranks have; fits may be random."""
-    content = b""
-    with agreed(group):
-        fitted = fitted_transform(transform, y, weight)
-        if group.size > 1 and group.rank == 0:
-            content = pickle.dumps(fitted)
-    if group.size == 1:
-        return fitted
-    return pickle.loads(group.first_bytes(content))  # from a process of the same program
+    return of_first(group, partial(fitted_transform, transform, y, weight), "target_transform")
 
 
 JUDGES = ("metrics/_scorer.py", "model_selection/_validation.py", "_plot/regression.py")

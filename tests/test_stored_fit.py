@@ -16,7 +16,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from thread_group import on_ranks
 
 from skgpstoch import (
@@ -433,7 +433,12 @@ def test_rows_that_one_rank_cannot_read_are_an_error_of_all(table):
         (
             -1.0,
             {"target_transform": "log", "solver": "natural"},
-            "target_transform='log' is finite, got -1",
+            "rows 1500 to 1999: y must be positive for target_transform='log'",
+        ),
+        (
+            -1.0,
+            {"target_transform": FunctionTransformer(np.log, np.exp), "solver": "natural"},
+            "rows 1500 to 1999: y must be in the domain where target_transform=",
         ),
         (np.nan, {"solver": "natural"}, "NaN"),
     ],

@@ -24,9 +24,10 @@ def refuse_unstored(X: Any, name: str) -> None:
 def refuse_sparse(X: Any, name: str) -> None:
     """Raise a TypeError for a sparse matrix."""
     if hasattr(X, "tocsr"):
+        dense = f"{name}.toarray()" if name.isidentifier() else "its method toarray"
         raise TypeError(
-            f"{name} must be dense, but sparse data was passed, a {type(X).__name__}. Use its "
-            "method toarray, or sparse_output=False in an encoder before the estimator."
+            f"{name} must be dense, but sparse data was passed, a {type(X).__name__}. Use "
+            f"{dense}, or sparse_output=False in an encoder before the estimator."
         )
 
 

@@ -723,3 +723,23 @@ def test_transforms_of_ranks_are_picklable():
 
     for error in on_ranks(fit, 2, expect=(ValueError, RuntimeError)):
         assert "transform must be picklable" in str(error)
+
+
+def test_paths_and_columns_may_come_from_generators(path):
+    """The check of their types used them up."""
+    source = ParquetRows(path.parent.glob("*.parquet"), iter(["y"]), features=iter("ab"))
+    assert source.stored_names == ["a", "b"]
+    assert clone(MODEL).fit(source).n_features_in_ == 2
+
+
+@pytest.mark.parametrize("role", ["target", "y_std", "features"])
+def test_no_column_for_a_role_is_told(path, role):
+    with pytest.raises(ValueError, match=f"{role} must name at least one column, got none"):
+        ParquetRows(path, **{"target": "y", role: []})
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are texts")
+def test_files_whose_names_are_not_in_utf_8_are_read(path):
+    name = os.fsdecode(os.fsencode(path.parent) + b"/\xe9.parquet")
+    os.rename(path, name)
+    assert clone(MODEL).fit(ParquetRows(path.parent, target="y")).n_features_in_ == 2

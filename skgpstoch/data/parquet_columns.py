@@ -182,6 +182,7 @@ def roles_of(
         If a file lacks a column, or has one of a type that cannot be read.
     """
     listed = {k: listed_names(v, ROLE.get(k, k)) for k, v in others.items()}
+    others = {k: v if isinstance(v, str) else listed[k] for k, v in others.items()}
     taken = [column for columns in listed.values() for column in columns]
     names = feature_names(schemas, features, taken)
     refuse_absent(schemas, [*names, *taken])
@@ -194,15 +195,18 @@ def roles_of(
     else:
         short = all(is_short(kinds[name]) for name in names)
         dtype = np.dtype(np.float32 if short else np.float64)
-    return Roles(pa.schema(list(kinds.items())), names, dict(others), dtype)
+    return Roles(pa.schema(list(kinds.items())), names, others, dtype)
 
 
 def listed_names(names: Any, role: str) -> list[str]:
-    """Return names of columns as a list; raise a TypeError if they are none."""
-    given = [names] if isinstance(names, str) else names
-    if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
+    """Return names of columns as a list; raise a TypeError or ValueError if they are none."""
+    is_list = isinstance(names, Iterable) and not isinstance(names, str)
+    given = list(names) if is_list else [names]
+    if not all(isinstance(name, str) for name in given):
         raise TypeError(f"{role} must be the name of a column, or a list of names, got {names!r}.")
-    return list(given)
+    if not given:
+        raise ValueError(f"{role} must name at least one column, got none.")
+    return given
 
 
 def feature_names(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import os
@@ -220,7 +221,7 @@ class ParquetRows(RowSource):
             state, footer = state_of(unit.path), footers.get(unit.path)
             known = footer.metadata if footer is not None and footer.state == state else None
             options = {"buffer_size": READ_BYTES, "pre_buffer": False, "metadata": known}
-            with pq.ParquetFile(unit.path, **options) as file:
+            with open_parquet(unit.path, **options) as file:
                 if known is None:
                     refuse_changed(unit, self.types[unit.path], file.schema_arrow)
                     refuse_length(unit.path, self.lengths[unit.path], file.metadata.num_rows)
@@ -317,9 +318,9 @@ def files_of(paths: Any) -> list[str]:
             'polars LazyFrame with frame.sink_parquet("rows.parquet")) and pass the path, '
             "or use SequenceRows for a frame in memory."
         )
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    is_list = isinstance(given, Iterable) and not isinstance(given, bytes)
-    if not is_list or not all(isinstance(path, str | os.PathLike) for path in given):
+    is_list = isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike)
+    given = list(paths) if is_list else [paths]
+    if not all(isinstance(path, str | os.PathLike) for path in given):
         raise TypeError(f"paths must be a path, a pattern or a list of these, got {paths!r}.")
     files = [file for path in given for file in matches(os.fspath(path))]
     if not files:
@@ -336,6 +337,18 @@ def matches(path: str) -> list[str]:
     if not found:
         raise ValueError(f"paths must name Parquet files, but there is none at {path!r}.")
     return found
+
+
+@contextlib.contextmanager
+def open_parquet(path: str, **options: Any) -> Iterator[Any]:
+    """Open a file, also one whose name is not in UTF-8, which pyarrow cannot open by name."""
+    with contextlib.ExitStack() as opened:
+        try:
+            path.encode()
+            source: Any = path
+        except UnicodeEncodeError:
+            source = opened.enter_context(open(path, "rb"))
+        yield opened.enter_context(pq.ParquetFile(source, **options))
 
 
 def cause_of(error: Exception, otherwise: str) -> str:
@@ -356,7 +369,7 @@ def opened(path: str) -> tuple[Any, list[int], FileState]:
         raise ImportError("ParquetRows needs pyarrow. Install it with `pip install pyarrow`.")
     try:
         state = state_of(path)
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             n_rows, found = file.metadata.num_rows, file.schema_arrow
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
         digest = digest_of_footer(path)

@@ -21,6 +21,7 @@ from three_tables import on_every_table, same_on_all
 from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
+    SVGPRegressor,
     on_interrupt,
     predict_to,
 )
@@ -469,3 +470,16 @@ def test_levels_of_weights_that_are_shares_are_those_of_rows(table, way, few_are
     (expected, _), (found, weight) = means(1.0), means(1.0 / N)
     assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
     assert_allclose(weight, 1.0, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:max_time was too short")
+@pytest.mark.parametrize("names", [[0, 1], [("a", 1), ("a", 2)]])
+def test_names_of_columns_may_be_no_texts(names, small_networks):
+    """As `pandas.read_csv(header=None, chunksize=...)` gives them; narwhals' words were raised."""
+    frame, y = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2))), np.arange(60.0)
+    frame.columns = names
+    source = SequenceRows(frame, y)
+    assert not hasattr(AutoGaussianProcessRegressor(max_time=0.5).fit(source), "feature_names_in_")
+    model = SVGPRegressor(n_inducing=3, max_iter=1).fit(source)
+    assert not hasattr(model, "feature_names_in_")
+    model.predict(frame)

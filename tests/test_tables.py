@@ -1004,6 +1004,14 @@ def test_categories_stay_categories_where_chunks_have_other_levels(more):
     assert join(ordered)["a"].dtype == same
 
 
+@pytest.mark.parametrize("missing", [np.nan, None])
+def test_categories_stay_categories_where_a_chunk_has_none(missing):
+    chunks = [pd.DataFrame({"a": pd.Categorical([1, 2])}), pd.DataFrame({"a": [missing] * 2})]
+    for given in (chunks, chunks[::-1]):
+        assert join(given)["a"].cat.categories.tolist() == [1, 2]
+    assert join([chunks[0], pd.DataFrame({"a": [0.5]})])["a"].dtype == float  # numbers, as given
+
+
 POLARS_TYPES = [
     ("Int8", "Int64", "Int64"),
     ("Int64", "Float32", "Float64"),

@@ -12,7 +12,15 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from .array_inputs import refuse_large, refuse_ragged, refuse_times
-from .frames import join, names_of, refuse_unstored, stored, stored_column, take
+from .frames import (
+    has_text_names,
+    join,
+    names_of,
+    refuse_unstored,
+    stored,
+    stored_column,
+    take,
+)
 
 BESIDES_X = ("y", "weight", "exposure", "y_std")
 """Names of the arrays that a chunk may hold besides X."""
@@ -256,7 +264,7 @@ class Inputs:
     names : list of str
         Names of the columns of X.
     named : bool
-        Whether the names are the user's.
+        Whether the names are the user's, and texts, which alone scikit-learn compares.
     dtype : dtype
         Dtype of X, float32 or float64.
     returned : list of str or None
@@ -345,8 +353,9 @@ def inputs_of(transform: Any, X: Any, stored_names: list[str] | None, where: str
     names = stored_names if transform is None else names_out(transform)
     if names is None and transform is None:
         names = names_of(X)
-    named = names is not None and len(names) == made.shape[1]
-    used = names if named and names is not None else [f"x{j}" for j in range(made.shape[1])]
+    has_names = names is not None and len(names) == made.shape[1]
+    used = names if has_names and names is not None else [f"x{j}" for j in range(made.shape[1])]
+    named = has_names and (transform is not None or has_text_names(X))
     dtype = np.dtype(np.float32 if made.dtype == np.float32 else np.float64)
     return Inputs(transform, used, named, dtype, None if transform is None else names_of(first))
 

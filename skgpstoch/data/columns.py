@@ -158,10 +158,12 @@ def columns_of(
         known = [str(j) for j in range(X.shape[1])] if names is None else list(map(repr, names))
         columns = list(X.T)
     chosen = [False] * len(known) if is_category is None else is_category
-    return [
-        of_categories(name, listed(column)) if asked else column_of(name, column)
-        for name, column, asked in zip(known, columns, chosen, strict=True)
-    ]
+    return [asked_column(*each) for each in zip(known, columns, chosen, strict=True)]
+
+
+def asked_column(name: str, column: Any, is_category: bool) -> Column:
+    """Return a column: as categories if so, otherwise of the kind that its dtype implies."""
+    return of_categories(name, listed(column)) if is_category else column_of(name, column)
 
 
 def column_of(name: str, column: Any) -> Column:

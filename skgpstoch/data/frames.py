@@ -99,14 +99,20 @@ def join(parts: Sequence[Any]) -> Any:
 
 
 def joined_in_pandas(parts: Sequence[Any]) -> Any:
-    """Stack pandas frames; a column of categories in all of them stays one, with all levels."""
+    """Stack pandas frames; a column of categories in all that have values stays one.
+
+    It has the levels of all of them.
+    """
     import pandas as pd  # installed, as there is a frame
 
     parts = [part.copy(deep=False) for part in parts]
     for j, of_column in enumerate(zip(*(part.dtypes for part in parts), strict=True)):
-        are_levels = all(isinstance(dtype, pd.CategoricalDtype) for dtype in of_column)
-        if are_levels and len(set(of_column)) > 1:
-            levels = reduce(pd.Index.union, (dtype.categories for dtype in of_column))
+        known = [d.categories for d in of_column if isinstance(d, pd.CategoricalDtype)]
+        if not known or len(set(of_column)) == 1:
+            continue
+        others = [p for p, d in zip(parts, of_column, strict=True) if not hasattr(d, "categories")]
+        if all(part.iloc[:, j].isna().all() for part in others):
+            levels = reduce(pd.Index.union, known)
             for part in parts:
                 part.isetitem(j, part.iloc[:, j].astype(pd.CategoricalDtype(levels)))
     return pd.concat(parts, ignore_index=True)
@@ -142,6 +148,11 @@ def kind_in_polars(dtype: Any) -> Any:
     if dtype in (pl.Date, pl.Datetime):
         return "times", getattr(dtype, "time_zone", None)
     return dtype.base_type()
+
+
+def has_text_names(X: Any) -> bool:
+    """Tell whether all columns of a frame have texts for names; so do arrays from files."""
+    return not is_frame(X) or all(isinstance(name, str) for name in X.columns)
 
 
 def names_of(X: Any) -> list[str] | None:

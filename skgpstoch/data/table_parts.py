@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .columns import EMPTY, LEVEL, Column, ReadTable, columns_of, is_frame, names_of, narwhals
+from .columns import (
+    EMPTY,
+    LEVEL,
+    Column,
+    ReadTable,
+    asked_column,
+    columns_of,
+    is_frame,
+    names_of,
+    narwhals,
+)
 from .groups import Group
 from .read_table import category_mask, read_table
 
@@ -125,13 +135,12 @@ def distinct_columns(X: Any, is_category: Any, names: Sequence[str] | None) -> l
         return columns_of(X, is_category, names)
     nw = narwhals()
     frame, columns = nw.from_native(X, eager_only=True), []
-    for j, name in enumerate(frame.columns):
-        part = frame.select(name)
-        kind = part[name].dtype
+    for j, (name, column) in enumerate(zip(frame.columns, frame.iter_columns(), strict=True)):
+        kind = column.dtype
         # Lists have few hashes: to compare them takes the square of the number of rows.
-        if not (kind.is_numeric() or kind.is_nested() or kind == nw.Object):
-            part = part.unique()
-        columns += columns_of(part.to_native(), None if is_category is None else is_category[[j]])
+        has_copies = not (kind.is_numeric() or kind.is_nested() or kind == nw.Object)
+        part = column.unique() if has_copies else column
+        columns.append(asked_column(repr(name), part, is_category is not None and is_category[j]))
     return columns
 
 

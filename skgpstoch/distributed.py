@@ -176,7 +176,7 @@ def start(
     number = next(TIMES_ENTERED)
     if isinstance(init, str):
         init = place_of_entry(init, number)
-        undo.callback(remove_place, init, rank)
+        undo.callback(remove_place, init)
     undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch replaces it
 
     def arrive(left: timedelta) -> tuple[dist.Store, timedelta]:
@@ -189,7 +189,7 @@ def start(
         return store, when_all_are_here(store, rank, size, left)
 
     def initialise() -> None:
-        store, soon = arrived(arrive, limit, rank)
+        store, soon = arrived(arrive, limit, rank > 0 and isinstance(init, str))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=soon)
         _set_pg_timeout(limit, dist.group.WORLD)
 
@@ -200,18 +200,18 @@ def start(
     return with_devices(backend, world, timeout, undo)
 
 
-def arrived(arrive: Callable[[timedelta], Any], limit: timedelta, rank: int) -> Any:
-    """Return what `arrive` returns in the time that is left; come again if the store goes away.
+def arrived(arrive: Callable[[timedelta], Any], limit: timedelta, again: bool) -> Any:
+    """Return what `arrive` returns in the time that is left; if `again`, come again after errors.
 
-    It may be that of an earlier group, which rank 0, in whose process it is, has not quite left.
+    The store may be that of an earlier group, which rank 0, in whose process it is, has not quite
+    left.
     """
     end = time.monotonic() + limit.total_seconds()
     while True:
-        left = end - time.monotonic()
         try:
-            return arrive(timedelta(seconds=max(left, 1e-3)))
+            return arrive(timedelta(seconds=end - time.monotonic()))
         except dist.DistNetworkError:
-            if rank == 0 or left < COMES_AGAIN:
+            if not again or time.monotonic() + 2.0 * COMES_AGAIN >= end:
                 raise
             time.sleep(COMES_AGAIN)
 
@@ -253,14 +253,14 @@ def place_of_entry(init: str, number: int) -> str:
 
     The last rank that leaves a group removes its file, which another may have opened for the next.
     """
-    path, mark, query = init.partition("?")
-    is_later_file = path.startswith("file://") and number > 0
-    return f"{path}.{number}{mark}{query}" if is_later_file else init
+    parts = urlsplit(init)
+    is_later_file = parts.scheme == "file" and number > 0
+    return parts._replace(path=f"{parts.path}.{number}").geturl() if is_later_file else init
 
 
-def remove_place(init: str, rank: int) -> None:
+def remove_place(init: str) -> None:
     """Remove the file at which ranks met, which torch sometimes leaves: the next run would fail."""
-    if init.startswith("file://") and rank == 0:
+    if init.startswith("file://"):
         with contextlib.suppress(OSError):
             os.remove(urlsplit(init).path)
 

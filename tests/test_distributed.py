@@ -58,8 +58,8 @@ def test_processes_that_torchrun_starts_again_meet_elsewhere(monkeypatch):
 
 def test_later_groups_meet_at_files_of_their_own():
     """The last rank to leave a group removes its file, where others may wait for the next one."""
-    place = functools.partial(distributed.place_of_entry, "file:///a/b?rank=0")
-    assert [place(k) for k in range(3)] == [f"file:///a/b{n}?rank=0" for n in ("", ".1", ".2")]
+    place = functools.partial(distributed.place_of_entry, "file:///a/b?rank=0#c")
+    assert [place(k) for k in range(3)] == [f"file:///a/b{n}?rank=0#c" for n in ("", ".1", ".2")]
     assert distributed.place_of_entry("tcp://localhost:1", 1) == "tcp://localhost:1"
 
 
@@ -73,21 +73,21 @@ def test_a_rank_comes_again_if_the_store_of_an_earlier_group_goes_away():
             raise dist.DistNetworkError("Failed to recv, got 0 bytes")
         return "here"
 
-    assert distributed.arrived(arrive, limit, 1) == "here"
-    for rank, seconds in ((0, 20.0), (1, 0.01)):
+    assert distributed.arrived(arrive, limit, again=True) == "here"
+    for again, seconds in ((False, 20.0), (True, 0.01)):
         gone = itertools.count()
         with pytest.raises(dist.DistNetworkError, match="Failed to recv"):
-            distributed.arrived(arrive, datetime.timedelta(seconds=seconds), rank)
+            distributed.arrived(arrive, datetime.timedelta(seconds=seconds), again)
+        assert next(gone) == 1
 
 
 def test_the_file_of_a_group_is_removed(tmp_path):
     """Torch leaves it now and then, and the ranks of the next run would meet those of this one."""
     place = tmp_path / "place"
     place.touch()
-    distributed.remove_place(f"file://{place}", 1)
-    assert place.exists()  # rank 0 does it
-    distributed.remove_place(f"file://{place}", 0)
-    assert not place.exists()
+    for _ in range(2):  # by all ranks
+        distributed.remove_place(f"file://{place}")
+        assert not place.exists()
 
 
 # ---- two processes -----------------------------------------------------------------------------

@@ -61,6 +61,15 @@ def test_jobs_find_the_same_to_the_last_bit(backend, season):
     assert_array_equal(alone.predict(season[0]), together.predict(season[0]))
 
 
+@pytest.mark.filterwarnings("ignore:Errors at neighbouring rows")
+@pytest.mark.parametrize("noise", ["fixed", (1e-5, 1e5)])
+def test_restarts_of_a_kernel_without_anything_to_learn(season, noise):
+    """NumPy's error was raised."""
+    kernel = ExpSineSquared(1.0, 0.5, "fixed", "fixed") + WhiteKernel(0.1, noise)
+    model = SVGPRegressor(kernel, n_restarts=2, random_state=0).fit(*season[:2])
+    assert model.kernel_.k1 == kernel.k1
+
+
 def test_restarts_need_lbfgs(season):
     X, y = season
     with pytest.raises(ValueError, match=r"n_restarts=2 needs solver='lbfgs'.*solver='natural'"):

@@ -743,3 +743,35 @@ def test_files_whose_names_are_not_in_utf_8_are_read(path):
     name = os.fsdecode(os.fsencode(path.parent) + b"/\xe9.parquet")
     os.rename(path, name)
     assert clone(MODEL).fit(ParquetRows(path.parent, target="y")).n_features_in_ == 2
+
+
+def test_chunks_without_rows_and_one_column_of_targets_have_any_names():
+    frames = [pd.DataFrame(), pd.DataFrame({"t": Y[:150]}), pd.DataFrame({"u": Y[150:]})]
+    chunks = [(X[:0], frames[0]), (X[:150], frames[1]), (X[150:], frames[2])]
+    model = clone(MODEL).fit(ChunkRows(lambda: iter(chunks)))
+    assert_allclose(model.predict(X), clone(MODEL).fit(X, Y).predict(X), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_chunks_of_other_columns_are_told_before_a_transform_is_fitted(kind):
+    """The words were Python's."""
+    library = pd if kind == "pandas" else pytest.importorskip("polars")
+    frames = [library.DataFrame({"a": X[:, 0]}), library.DataFrame({"b": X[:, 0]})]
+    source = ChunkRows(lambda: iter((f, Y) for f in frames), transform=StandardScaler())
+    with pytest.raises(ValueError, match="chunk 1: X has the column 'b' where chunk 0 has 'a'"):
+        clone(MODEL).fit(source)
+
+
+def test_a_transform_that_returns_arrays_of_another_width_is_told():
+    made = Columns(lambda rows, n_calls: np.ones((len(rows), min(n_calls, 2))))
+    source = SequenceRows(X, Y, chunk_rows=100, transform=made)
+    with pytest.raises(ValueError, match="X has 2 columns, but the first rows have 1"):
+        AutoGaussianProcessRegressor().fit(source)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_encrypted(tmp_path):
+    (tmp_path / "decrypted").mkdir()
+    missing = tmp_path / "decrypted" / "rows.parquet"
+    missing.touch()
+    with pytest.raises(ValueError, match="It is not a Parquet file, or"):
+        ParquetRows(missing, target="y")

@@ -321,3 +321,21 @@ def test_another_model_is_refused(model, changed):
     model = copy.deepcopy(model).partial_fit(X, y)
     with pytest.raises(ValueError, match=f"{next(iter(changed))}=.* needs a different one"):
         model.set_params(**changed).partial_fit(X, y)
+
+
+def test_steps_of_a_stream_weigh_its_light_rows():
+    """Features, averages and F̃⁻¹ move by one share, also where a fit came before."""
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-2.0, 2.0, (60, 2))
+    model = SCGDGaussianProcessRegressor(hidden_layer_sizes=(200,), max_iter=2, random_state=0)
+    model.fit(X, X[:, 0])
+    rates = []
+    for weight in (1.0, 0.1):
+        again = copy.deepcopy(model).partial_fit(X[:20], X[:20, 0], np.full(20, weight))
+        objective = again._stream.objective
+        rates.append(objective.rate)
+        assert objective.stream_rate(20) == pytest.approx(objective.running.rate(20, weight))
+        assert objective.running.rows_per_weight == pytest.approx(
+            1.0 - rates[-1] + rates[-1] / weight
+        )
+    assert rates[1] == pytest.approx(0.1 * rates[0] / (1.0 - 0.9 * rates[0]), rel=1e-5)

@@ -1004,6 +1004,20 @@ def test_categories_stay_categories_where_chunks_have_other_levels(more):
     assert join(ordered)["a"].dtype == same
 
 
+def test_long_integers_that_are_categories_stay_apart():
+    """A missing value makes the levels of a chunk floats."""
+    ids = 2**53 + np.arange(4)
+    chunks = [pd.DataFrame({"a": pd.Categorical(v)}) for v in (ids[1:], [2.0**53, None])]
+    levels = join(chunks)["a"].cat.categories.tolist()
+    assert levels == [2**53 + 1, 2**53 + 2, 2**53 + 3, 2**53]
+
+
+def test_levels_that_no_row_has_are_left_out_where_chunks_are_joined():
+    """Samples of many chunks would keep the levels of all rows."""
+    chunks = [pd.DataFrame({"a": pd.Categorical([k, 10 + k])})[:1] for k in range(2)]
+    assert join(chunks)["a"].cat.categories.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("missing", [np.nan, None])
 def test_categories_stay_categories_where_a_chunk_has_none(missing):
     chunks = [pd.DataFrame({"a": pd.Categorical([1, 2])}), pd.DataFrame({"a": [missing] * 2})]
@@ -1043,3 +1057,6 @@ def test_types_of_other_kinds_in_chunks_of_polars_are_refused():
     chunks = [pl.DataFrame({"a": [1]}), pl.DataFrame({"a": ["1"]})]
     with pytest.raises(ValueError, match=r"'a' of X has types .* in different chunks: Int64, Str"):
         join(chunks)
+    decimals = pl.DataFrame({"a": pl.Series([1], dtype=pl.Decimal(10, 2))})
+    with pytest.raises(ValueError, match="types that do not go together in different chunks"):
+        join([decimals, pl.DataFrame({"a": [True]})])

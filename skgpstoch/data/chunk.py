@@ -294,6 +294,10 @@ class Inputs:
         if self.transform is None:
             return chunk.X
         X = transformed(self.transform, chunk.X, chunk.where)
+        if (n := np.shape(X)[1]) != len(self.names):
+            raise ValueError(
+                f"{chunk.where}: X has {n} columns, but the first rows have {len(self.names)}."
+            )
         names = names_of(X)
         if None not in (names, self.returned) and names != self.returned:
             raise ValueError(

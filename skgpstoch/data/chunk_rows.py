@@ -108,8 +108,9 @@ class ChunkRows(RowSource):
         for number, given in enumerate(made(self.pass_())):
             where = f"chunk {number}"
             parts = named_parts(given, where)
-            refuse_other_names(parts, columns, where)
             n = length_of(parts["X"], where)
+            if n:
+                refuse_other_names(parts, columns, where)
             self.counted(first + n)
             if known is not None and n and not first:
                 self.refuse_other_rows(known, next(pieces(parts, 0, n, where)))
@@ -215,7 +216,7 @@ def refuse_other_names(parts: dict[str, Any], known: dict[str, list[str]], where
     """Raise a ValueError if a frame of targets has other columns than the first one, in `known`."""
     for part in ("y", "y_std"):
         names = names_of(parts.get(part))
-        if names is not None and names != known.setdefault(part, names):
+        if names is not None and len(names) > 1 and names != known.setdefault(part, names):
             raise ValueError(
                 f"{where}: {part} has the columns {names}, but in the first rows {known[part]}. "
                 "All chunks must have the same columns in the same order."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -107,12 +107,15 @@ def joined_in_pandas(parts: Sequence[Any]) -> Any:
 
     parts = [part.copy(deep=False) for part in parts]
     for j, of_column in enumerate(zip(*(part.dtypes for part in parts), strict=True)):
-        known = [d.categories for d in of_column if isinstance(d, pd.CategoricalDtype)]
+        columns = [part.iloc[:, j] for part in parts]
+        known = [c.cat.remove_unused_categories() for c in columns if hasattr(c, "cat")]
         if not known or len(set(of_column)) == 1:
             continue
-        others = [p for p, d in zip(parts, of_column, strict=True) if not hasattr(d, "categories")]
-        if all(part.iloc[:, j].isna().all() for part in others):
-            levels = reduce(pd.Index.union, known)
+        if all(hasattr(column, "cat") or column.isna().all() for column in columns):
+            found = [column.cat.categories for column in known]
+            if len({each.dtype for each in found}) > 1:  # else long integers would be rounded
+                found = [each.astype(object) for each in found]
+            levels = reduce(partial(pd.Index.union, sort=False), found)
             for part in parts:
                 part.isetitem(j, part.iloc[:, j].astype(pd.CategoricalDtype(levels)))
     return pd.concat(parts, ignore_index=True)
@@ -134,7 +137,13 @@ def joined_in_polars(parts: Sequence[Any]) -> Any:
             )
         if kinds == {pl.String} and len(set(of_column)) > 1:
             texts.append(pl.col(name).cast(pl.String))
-    return pl.concat([part.with_columns(texts) for part in parts], how="vertical_relaxed")
+    try:
+        return pl.concat([part.with_columns(texts) for part in parts], how="vertical_relaxed")
+    except pl.exceptions.PolarsError as error:  # as of decimals and booleans
+        raise ValueError(
+            f"Columns of X have types that do not go together in different chunks: {error}. "
+            "Convert them to one type in all of them, with cast."
+        ) from error
 
 
 def kind_in_polars(dtype: Any) -> Any:

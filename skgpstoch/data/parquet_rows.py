@@ -353,7 +353,8 @@ def open_parquet(path: str, **options: Any) -> Iterator[Any]:
 
 def cause_of(error: Exception, otherwise: str) -> str:
     """Say why a file cannot be read."""
-    is_encrypted = "decrypt" in str(error).lower()
+    is_of_system = getattr(error, "errno", None) is not None  # and names the path
+    is_encrypted = not is_of_system and "decrypt" in str(error).lower()
     return "It is encrypted; write it without encryption." if is_encrypted else otherwise
 
 

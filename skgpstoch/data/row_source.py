@@ -157,6 +157,7 @@ class RowSource(ABC):
         """Return random rows as they are stored: X, and y if there are targets."""
         smallest = SmallestHashes(TRANSFORM_ROWS, seed=0)
         for chunk in self.read(None):
+            refuse_other_columns(chunk, self.example)
             smallest.add(chunk.counted())
         sample = smallest.sample()
         if sample is None:

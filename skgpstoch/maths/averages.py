@@ -37,6 +37,7 @@ class RunningStatistics(Module):
     gram: Tensor  # G̃/n, (K, D, D)
     cross: Tensor  # c̃/n, (K, D, P)
     square: Tensor  # (K, P)
+    rows_per_weight = 1.0  # absent in older files
 
     def __init__(
         self, n_members: int, n_features: int, n_outputs: int, averaging: float | str, window: float
@@ -59,7 +60,7 @@ class RunningStatistics(Module):
         return self.n_steps, self.inverse_rows, self.rows_per_weight
 
     def set_extra_state(self, state: tuple[int, float, float]) -> None:
-        self.n_steps, self.inverse_rows, self.rows_per_weight = state
+        self.n_steps, self.inverse_rows, self.rows_per_weight = (*state, 1.0)[:3]
 
     def start_from(self, statistics: Statistics, mean_weight: float = 1.0) -> None:
         """Go on as if these had been averaged so far, of rows of this weight."""

@@ -30,6 +30,11 @@ NO_COVARIANCE = (
 )
 """A cause, for messages."""
 
+NO_PRECISION = (
+    "The posterior precision is not positive definite. Likely causes: inputs on an extreme scale "
+    f"(use StandardScaler), or {NO_COVARIANCE}."
+)
+
 
 class NotPositiveDefiniteError(np.linalg.LinAlgError):  # which is a ValueError
     """A covariance matrix could not be factorised; the message names the likely causes."""

@@ -33,6 +33,7 @@ from ..maths.exact_solver import ExactSolver
 from ..maths.gaussian import Marginals
 from ..maths.linalg import (
     NO_COVARIANCE,
+    NO_PRECISION,
     NotPositiveDefiniteError,
     cholesky_,
     inverse_,
@@ -261,7 +262,7 @@ def latent(K: Tensor, m: Tensor, sites: RowSites) -> Latent:
         A = K * s * s[:, None]
         A.diagonal().add_(1.0)
         if not cholesky_(A):
-            raise NotPositiveDefiniteError("The posterior precision is not positive definite.")
+            raise NotPositiveDefiniteError(NO_PRECISION)
         log_dets.append(log_det(A))
         inverse_(A)
         mirror_(A)

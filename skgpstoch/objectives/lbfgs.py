@@ -17,6 +17,7 @@ from ..likelihoods.real import Gaussian
 from ..maths.gaussian import Marginals
 from ..maths.linalg import (
     NO_COVARIANCE,
+    NO_PRECISION,
     NotPositiveDefiniteError,
     add_diagonal,
     log_det,
@@ -322,5 +323,5 @@ def factor(G: Tensor) -> Tensor:
     """Return L with LLᵀ = I + G (P, D, D); raise an error if there is none."""
     L, info = torch.linalg.cholesky_ex(add_diagonal(G, 1.0))
     if bool(info.any()):
-        raise NotPositiveDefiniteError("The posterior precision is not positive definite.")
+        raise NotPositiveDefiniteError(NO_PRECISION)
     return L

@@ -316,7 +316,7 @@ def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any)
     arrays_of = [*arrays, *arrays.values(), *tensors]
     own = *of_modules, named_seed, *given
     identity = fingerprint(versions, params, *own, *arrays_of, *more)
-    folder = Path(estimator.checkpoint_dir).expanduser()
+    folder = Path(os.path.expanduser(estimator.checkpoint_dir))
     return Checkpoint(folder, f"{type(estimator).__name__}-{identity}")
 
 

@@ -16,7 +16,7 @@ from ..data.deadline import Allowance, Deadline
 from ..data.devices import HOST, seed_rng
 from ..data.groups import ALONE, Group, agreed, average_gradients
 from ..data.rows import Rows
-from ..maths.linalg import NotPositiveDefiniteError
+from ..maths.linalg import NO_COVARIANCE, NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import copy_of, load_moments
 from .history import MAX_ROLLBACKS, History, Pace
@@ -146,6 +146,7 @@ class Trainer:
 
     def run_sound_epoch(self) -> bool:
         """Run an epoch and its evaluation; return whether everything is finite afterwards."""
+        self.failure = None
         try:
             with self.objective.undisturbed(self.source.device):
                 loss, n = self.run_epoch(), self.history.n_iter + 1
@@ -156,8 +157,10 @@ class Trainer:
                 self.is_evaluated = self.is_due()
                 if self.is_evaluated and not self.score():
                     return False
-        except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
+        except NotPositiveDefiniteError as error:
             self.failure = error
+            return False
+        except torch.linalg.LinAlgError:  # which names no causes
             return False
         if self.is_evaluated:
             self.safe = self.state_dict()
@@ -168,8 +171,8 @@ class Trainer:
         rate, n_rollbacks = 0.5 * self.rate, self.history.n_rollbacks + 1
         if n_rollbacks > MAX_ROLLBACKS:
             causes = (
-                "Likely causes: inputs or a target on an extreme scale (use StandardScaler), or a "
-                "learning_rate_init that is far too large."
+                "Likely causes: inputs or a target on an extreme scale (use StandardScaler), a "
+                f"learning_rate_init that is far too large, or {NO_COVARIANCE}."
             )
             raise NotPositiveDefiniteError(
                 f"Training diverged {n_rollbacks} times, the last at {2 * rate:.1e} times "

@@ -58,7 +58,8 @@ def likely_bounds(kernel: sk.Kernel, X: Any, variance: float) -> np.ndarray:
         Approximate variance of the function.
     """
     bounds = log_bounds(kernel)
-    if not kernel.requires_vector_input or np.ndim(X) != 2 or not variance > 0.0:
+    has_ranges = kernel.requires_vector_input and np.ndim(X) == 2 and variance > 0.0
+    if not (has_ranges and len(bounds)):
         return bounds
     parameters = kernel.get_params()
     likely = []

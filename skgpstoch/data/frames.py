@@ -107,11 +107,11 @@ def joined_in_pandas(parts: Sequence[Any]) -> Any:
 
     parts = [part.copy(deep=False) for part in parts]
     for j, of_column in enumerate(zip(*(part.dtypes for part in parts), strict=True)):
+        if len(set(of_column)) == 1:
+            continue
         columns = [part.iloc[:, j] for part in parts]
         known = [c.cat.remove_unused_categories() for c in columns if hasattr(c, "cat")]
-        if not known or len(set(of_column)) == 1:
-            continue
-        if all(hasattr(column, "cat") or column.isna().all() for column in columns):
+        if known and all(hasattr(c, "cat") or c.isna().all() for c in columns):
             found = [column.cat.categories for column in known]
             if len({each.dtype for each in found}) > 1:  # else long integers would be rounded
                 found = [each.astype(object) for each in found]

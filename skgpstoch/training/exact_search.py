@@ -31,7 +31,7 @@ from ..data.rows import Data
 from ..kernels.matrices import Covariance, Pull, covariance_of
 from ..maths.exact_solver import ExactSolver
 from .interrupts import interruptible, keeps_best, tell, was_interrupted
-from .projected_lbfgs import STUCK, WHY_STUCK, BoundedLBFGS
+from .projected_lbfgs import BoundedLBFGS
 from .starts import draw_starts, likely_bounds, log_bounds, smoother, threads_as
 
 MIN_ALPHA = 1e-10
@@ -261,8 +261,6 @@ class Search:
         optimizer.minimise(closure)
         self.pairs = optimizer.pairs
         self.best = Optimum(theta.detach().numpy().copy(), -optimizer.loss)
-        if optimizer.is_stuck:
-            return "stuck"
         return "converged" if optimizer.converged else "unconverged"
 
 
@@ -373,7 +371,5 @@ def warn_of(status: str, then: str) -> None:
     search = "The search for hyper-parameters"
     if status == "interrupted":
         tell(f"{search} was interrupted; the best ones so far are kept.{then}")
-    elif status == "stuck":
-        warn(f"{search} {STUCK} {WHY_STUCK}", ConvergenceWarning)
     else:
         warn(f"{search} did not converge. Scale the data.", ConvergenceWarning)

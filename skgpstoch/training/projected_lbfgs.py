@@ -44,10 +44,7 @@ NARROW_BOUNDS = 1e-3  # width of a bracket, relative to the step, that is narrow
 SHORTEST, LONGEST = 0.1, 0.9  # a bracket is divided between these shares of its width
 TRIALS = 25
 STUCK = "ended where the loss is steep, but no step lowers it."
-WHY_STUCK = (
-    "Likely causes: inputs or a target on an extreme scale, no noise (raise alpha, or add "
-    f"WhiteKernel), or {NO_COVARIANCE}."
-)
+WHY_STUCK = f"Likely causes: inputs or a target on an extreme scale, or {NO_COVARIANCE}."
 LOSS_ROUNDING = 1e-12  # relative difference of losses that may be rounding
 CLIFF = 1e-2  # decrease, relative to the loss, that a slope promises in vain only at a cliff
 CURVATURE = 1e-10  # least sᵀy of a useful pair, in units of ‖s‖‖y‖, so that units cancel

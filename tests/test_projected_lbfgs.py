@@ -71,19 +71,21 @@ def test_minima_are_those_of_scipy(low, high):
 
 
 @pytest.mark.parametrize("wall", [0.3, None])
-def test_a_cliff_is_no_minimum(wall):
+def test_a_cliff_near_the_start_is_no_minimum(wall):
     """Beyond it, an objective refuses all points; a bound is a minimum."""
 
     def function(x):
         beyond = wall is not None and (x > wall).any()
         return 1.0 - 5.0 * x.sum() + (1e10 * x.sum().abs() if beyond else 0.0)
 
-    params, project, closure, _ = problem([0.0, 0.0], -1.0, 0.5, function)
-    optimizer = ProjectedLBFGS(params, project, max_iter=200)
-    optimizer.step(closure)
-    assert optimizer.converged
-    assert optimizer.is_stuck == (wall is not None)
-    np.testing.assert_allclose(torch.cat(params).detach(), wall or 0.5, atol=0.01)
+    for start, is_near in ((0.0, False), (0.2999, True)):
+        params, project, closure, _ = problem([start, start], -1.0, 0.5, function)
+        optimizer = ProjectedLBFGS(params, project, max_iter=200)
+        for _ in range(2):
+            optimizer.step(closure)
+        assert optimizer.converged
+        assert optimizer.is_stuck == (is_near and wall is not None)
+        np.testing.assert_allclose(torch.cat(params).detach(), wall or 0.5, atol=0.01)
 
 
 @pytest.mark.parametrize("unit", [2.0**-40, 2.0**40])

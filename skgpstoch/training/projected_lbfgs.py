@@ -43,10 +43,11 @@ LONGEST_FIRST = 4.0  # sum of moves to which a first step may grow
 NARROW_BOUNDS = 1e-3  # width of a bracket, relative to the step, that is narrow enough
 SHORTEST, LONGEST = 0.1, 0.9  # a bracket is divided between these shares of its width
 TRIALS = 25
-STUCK = "ended where the loss is steep, but no step lowers it."
+STUCK = "ended near its start, where the loss is steep but no step lowers it."
 WHY_STUCK = f"Likely causes: inputs or a target on an extreme scale, or {NO_COVARIANCE}."
 LOSS_ROUNDING = 1e-12  # relative difference of losses that may be rounding
 CLIFF = 1e-2  # decrease, relative to the loss, that a slope promises in vain only at a cliff
+PROGRESS = 0.1  # the same, of all steps; where there is no noise, the loss ends in rounding
 CURVATURE = 1e-10  # least sᵀy of a useful pair, in units of ‖s‖‖y‖, so that units cancel
 
 
@@ -97,7 +98,8 @@ class BoundedLBFGS:
         self.gtol = gtol
         self.flat = flat
         self.converged = False  # whether the last call ended before `max_iter`
-        self.is_stuck = False  # whether it did so where the slope promises far more than there is
+        self.is_stuck = False  # whether it did so near the start, though the slope promises more
+        self.start = float("nan")  # loss before the first call
         self.loss = float("inf")  # final loss of the last call
         self.pairs: list[tuple[Tensor, Tensor]] = []
 
@@ -108,6 +110,7 @@ class BoundedLBFGS:
         self.project()
         x, pairs = self.position(), self.pairs
         first = value = evaluate()
+        self.start = float(first) if math.isnan(self.start) else self.start
         slope = self.gradient()
         self.converged = self.is_stuck = False
         for _ in range(self.max_iter):
@@ -131,7 +134,8 @@ class BoundedLBFGS:
             size = max(1.0, abs(float(reached)))
             if float(value - reached) <= self.tol * size:  # at a minimum, or a cliff
                 promised = float(slope @ (x - self.move_to(x + direction)))
-                self.converged, self.is_stuck = True, promised > CLIFF * size
+                is_near = self.start - float(reached) < PROGRESS * size
+                self.converged, self.is_stuck = True, is_near and promised > CLIFF * size
                 x, value = at, reached
                 break
             x, value, slope = at, reached, next_slope

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -101,6 +102,15 @@ def stored_arrays(parts: Mapping[str, Any], where: str) -> dict[str, Any]:
     return arrays
 
 
+@contextlib.contextmanager
+def named_by(where: str, errors: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+    """Raise these errors of the block as a ValueError that names a chunk."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
 def out_of_memory(rows: str, error: MemoryError) -> str:
     """Say which rows did not fit into memory."""
     return f"Reading {rows} ran out of memory{f': {error}' if str(error) else ''}."
@@ -126,10 +136,7 @@ def checked(chunk: Chunk, names: Sequence[str], dtype: np.dtype) -> Chunk:
     """
     X = chunk.X
     refuse_dimensions(X, chunk.where)
-    if X.shape[1] != len(names):
-        raise ValueError(
-            f"{chunk.where}: X has {X.shape[1]} columns, but the first rows have {len(names)}."
-        )
+    refuse_width(X, names, chunk.where)
     arrays: dict[str, Any] = {
         "X": as_dtype(X, dtype, f"{chunk.where}: X"),
         "rows": chunk.rows,
@@ -148,6 +155,12 @@ def refuse_dimensions(X: Any, where: str) -> None:
     """Raise a ValueError unless X has rows and columns."""
     if len(np.shape(X)) != 2:
         raise ValueError(f"{where}: X must have two dimensions, got shape {np.shape(X)}.")
+
+
+def refuse_width(X: Any, names: Sequence[str], where: str) -> None:
+    """Raise a ValueError unless X (m, d) has as many columns as there are names."""
+    if (n := np.shape(X)[1]) != len(names):
+        raise ValueError(f"{where}: X has {n} columns, but the first rows have {len(names)}.")
 
 
 def as_dtype(values: Any, dtype: np.dtype, name: str) -> np.ndarray:
@@ -281,7 +294,7 @@ class Inputs:
         """Return a chunk with X as an array; whether its columns agree is checked elsewhere."""
         if len(chunk) == 0:
             return replace(chunk, X=np.empty((0, len(self.names)), self.dtype))
-        return replace(chunk, X=as_array(self.transform, self.given(chunk), chunk.where))
+        return replace(chunk, X=np.asarray(self.given(chunk)))
 
     def given(self, chunk: Chunk) -> Any:
         """Return X of a chunk, an array or a frame, as the transformer leaves it.
@@ -289,15 +302,13 @@ class Inputs:
         Raises
         ------
         ValueError
-            If the transformer fails, or returns other columns than for the first rows.
+            If the transformer fails, or returns other columns than for the first rows; if there is
+            none, and X holds dates.
         """
         if self.transform is None:
-            return chunk.X
+            return without_times(chunk.X, chunk.where)
         X = transformed(self.transform, chunk.X, chunk.where)
-        if (n := np.shape(X)[1]) != len(self.names):
-            raise ValueError(
-                f"{chunk.where}: X has {n} columns, but the first rows have {len(self.names)}."
-            )
+        refuse_width(X, self.names, chunk.where)
         names = names_of(X)
         if None not in (names, self.returned) and names != self.returned:
             raise ValueError(
@@ -337,22 +348,18 @@ def transformed(transform: Any, X: Any, where: str) -> Any:
     return made
 
 
-def as_array(transform: Any, X: Any, where: str) -> np.ndarray:
-    """Return X as an array; raise a ValueError if it holds dates and there is no transformer."""
-    if transform is None:
-        try:
-            refuse_times(X, "X")
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-    return np.asarray(X)
+def without_times(X: Any, where: str) -> Any:
+    """Return stored rows; raise a ValueError if they hold dates, which need a transformer."""
+    with named_by(where):
+        refuse_times(X, "X")
+    return X
 
 
 def inputs_of(transform: Any, X: Any, stored_names: list[str] | None, where: str) -> Inputs:
     """Return how to make X, as the first stored rows show."""
-    first = (
-        X[:EXAMPLE_ROWS] if transform is None else transformed(transform, X[:EXAMPLE_ROWS], where)
-    )
-    made = as_array(transform, first, where)
+    some = X[:EXAMPLE_ROWS]
+    first = without_times(some, where) if transform is None else transformed(transform, some, where)
+    made = np.asarray(first)
     refuse_dimensions(made, where)
     names = stored_names if transform is None else names_out(transform)
     if names is None and transform is None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .chunk import named_by
 from .columns import (
     EMPTY,
     LEVEL,
@@ -122,11 +123,9 @@ def facts_of(
     ValueError
         If no model can read a column; the message names the chunk.
     """
-    try:
+    with named_by(where, (TypeError, ValueError)):
         mask = category_mask(categorical_features, names_of(X), X.shape[1])
         return [ColumnFacts.of(column, where) for column in distinct_columns(X, mask, names)]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: {error}") from error
 
 
 def distinct_columns(X: Any, is_category: Any, names: Sequence[str] | None) -> list[Column]:

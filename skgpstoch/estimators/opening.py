@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from inspect import Parameter, signature
@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ..data.arguments import ADVICE
 from ..data.array_inputs import one_output
 from ..data.arrays import readable
-from ..data.chunk import Chunk
+from ..data.chunk import Chunk, named_by
 from ..data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing, of_first
 from ..data.messages import muted, warn
 from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets
@@ -268,7 +268,7 @@ def check_early(estimator: Any, chunk: Chunk) -> None:
         return
     probe = copy.copy(estimator)
     recipe = None if is_classifier(probe) else probe._recipe()
-    with named_by(chunk), muted(True):  # warnings are about all rows
+    with named_by(chunk.where), muted(True):  # warnings are about all rows
         if recipe is None:
             validate_inputs(probe, chunk.X, reset=True)  # the scan checks labels
             return
@@ -286,23 +286,14 @@ def check_extremes(estimator: Any, extremes: np.ndarray, part: RowSource) -> Non
     except ValueError:
         for chunk in map(Chunk.counted, part.chunks()):
             y = np.asarray(chunk.y, dtype=np.float64).reshape(len(chunk), -1)
-            with named_by(chunk):
+            with named_by(chunk.where):
                 with_transformed_targets(estimator, Data(y, y), reset=False)
         raise
 
 
-@contextlib.contextmanager
-def named_by(chunk: Chunk) -> Iterator[None]:
-    """Name the chunk in a ValueError of the block."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{chunk.where}: {error}") from error
-
-
 def checked(estimator: Any, recipe: Recipe, unit: float, chunk: Chunk) -> Data:
     """Return the rows of a chunk as the estimator and its recipe validate them."""
-    with named_by(chunk):
+    with named_by(chunk.where):
         data = in_shares(weighed(validated(estimator, chunk, False), chunk), unit)
         recipe.check_rows(data)
     return data

@@ -37,7 +37,7 @@ class RunningStatistics(Module):
     gram: Tensor  # G̃/n, (K, D, D)
     cross: Tensor  # c̃/n, (K, D, P)
     square: Tensor  # (K, P)
-    rows_per_weight = 1.0  # absent in older files
+    rows_per_weight = 1.0  # of those averaged so far; absent in older files
 
     def __init__(
         self, n_members: int, n_features: int, n_outputs: int, averaging: float | str, window: float
@@ -47,7 +47,6 @@ class RunningStatistics(Module):
         self.window = window
         self.n_steps = 0
         self.inverse_rows = 0.0  # Σ (weight of a row)², the inverse of their effective number
-        self.rows_per_weight = 1.0  # of those averaged so far
         shapes = {
             "gram": (n_members, n_features, n_features),
             "cross": (n_members, n_features, n_outputs),

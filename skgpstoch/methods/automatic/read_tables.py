@@ -11,7 +11,7 @@ from sklearn.base import is_classifier
 
 from ...data.array_inputs import as_floats, real_target
 from ...data.arrays import resolve_seed
-from ...data.chunk import Chunk, concatenated, refuse_dimensions
+from ...data.chunk import Chunk, concatenated, named_by, refuse_dimensions
 from ...data.frames import is_frame
 from ...data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ...data.messages import muted, warn
@@ -240,7 +240,7 @@ def read_source(
         parts=lambda: (
             sampled_parts(rows, group, seconds)
             if is_late
-            else counted_rows(source, first.part, unit)
+            else counted_chunks(source, first.part, unit)
         ),
         encoded=encoded,
     )
@@ -281,7 +281,7 @@ def sampled_parts(rows: Chunk, group: Group, seconds: float | None) -> list[Chun
     return [rows] if group.rank == 0 else []
 
 
-def counted_rows(source: RowSource, part: RowSource, unit: float) -> Iterator[Chunk]:
+def counted_chunks(source: RowSource, part: RowSource, unit: float) -> Iterator[Chunk]:
     """Yield the rows of a part that count, as the user's transformer leaves them."""
     for chunk in part.read(None):
         counted = in_shares(with_checked_targets(chunk).counted(), unit)
@@ -296,7 +296,7 @@ def read_through(
     labelled, facts = is_classifier(automatic), None
     names = source.stored_names if source.transform is None else None
 
-    def counted_chunks() -> Iterator[Chunk]:
+    def checked_chunks() -> Iterator[Chunk]:
         nonlocal facts
         for chunk in source.read(None):
             refuse_other_columns(chunk, source.example)
@@ -311,7 +311,7 @@ def read_through(
                 found = facts_of(X, automatic.categorical_features, chunk.where, names)
                 facts = found if facts is None else merged([facts, found])
 
-    return scanned(source, counted_chunks(), n_sample, seed, labelled), facts
+    return scanned(source, checked_chunks(), n_sample, seed, labelled), facts
 
 
 def refuse_other_kind(chunk: Chunk, known: Chunk) -> None:
@@ -327,7 +327,5 @@ def refuse_other_kind(chunk: Chunk, known: Chunk) -> None:
 
 def check_target(chunk: Chunk) -> None:
     """Raise a ValueError that names the chunk if y holds anything but numbers."""
-    try:
+    with named_by(chunk.where):
         real_target(chunk.y)
-    except ValueError as error:
-        raise ValueError(f"{chunk.where}: {error}") from error

@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from ...data.chunk import Chunk, checked
+from ...data.chunk import Chunk, checked, named_by
 from ...data.deadline import Deadline
 from ...data.equal_rows import n_observations
 from ...data.groups import ClockOfGroup, doing
@@ -207,20 +207,16 @@ class EncodedRows(RowSource):
         """Return X as numbers."""
         encoder: TableEncoder = self.automatic._encoder
         X = as_given(self.source, chunk)
-        try:
-            with muted(True):  # only predictions warn of levels that the encoder does not know
-                return encoder.transform_training(X, chunk.rows, self.by_fold)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{chunk.where}: {error}") from error
+        # Only predictions warn of levels that the encoder does not know.
+        with named_by(chunk.where, (TypeError, ValueError)), muted(True):
+            return encoder.transform_training(X, chunk.rows, self.by_fold)
 
     def checked(self, chunks: Iterator[Chunk]) -> Generator[Chunk, None, None]:
         """Yield chunks, checked, with transformed targets."""
         for chunk in super().checked(chunks):
             assert chunk.y is not None  # the first pass has seen it
-            try:
+            with named_by(chunk.where):
                 y = transformed(self.automatic, chunk.y)
-            except ValueError as error:
-                raise ValueError(f"{chunk.where}: {error}") from error
             yield replace(chunk, y=y)
 
     def share(self, rank: int, size: int) -> Self:

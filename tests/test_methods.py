@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -665,6 +666,44 @@ def test_solution_is_the_posterior_of_all_rows(noise):
     exactly(posterior.marginals(p.X[:5]).mean[0], mean)
     exactly(posterior.covariance(p.X[:5]), cov)
     exactly(posterior.log_evidence(), -nlml(Z, p.y, sigma2, sigma2 / ridge))
+
+
+def unseen_log_variance(Z, fold, ridge):
+    """Mean log h of the rows of each fold, by n×n matrices, for a kernel ZₖZₖᵀ for each fold k."""
+    found = []
+    for k, Zk in enumerate(Z):
+        train, test = Zk[fold != k], Zk[fold == k]
+        K_inv = torch.linalg.inv(train @ train.T + ridge * eye(len(train)))
+        cross = test @ train.T
+        f = (test.square().sum(1) - ((cross @ K_inv) * cross).sum(1)) / ridge
+        found.append(f.log1p())
+    return torch.cat(found).mean()
+
+
+@torch.no_grad()
+def test_joined_members_are_as_uncertain_of_unseen_rows_as_each_member(monkeypatch):
+    """With fewer rows than joined features, λ is raised; with more, or a single one, it is not."""
+    p, matched = make_problem(5, n_members=3, n_folds=8), []
+    p.features = make_features("network", p.X.shape[1], 40, p.generator, 3)
+    objective = make_objective(SCGDObjective, p, noise="validation", weights="profiled")
+    ridge = p.ridge.mean() * 1e-3
+    objective.closing_ridge.fill_(ridge.log())
+    objective.match_joined(p.X, p.rows)
+    members, fold = p.features.members(p.X), p.rows.fold
+    joined = p.features(p.X).expand(3, -1, -1)
+    wanted = unseen_log_variance(members, fold, ridge)
+    assert unseen_log_variance(joined, fold, ridge) > wanted + 0.1
+    found = unseen_log_variance(joined, fold, objective.closing_ridge[0].exp())
+    assert wanted - 0.1 < found <= wanted + 1e-6
+    for K, D in [(3, 40), (3, 3), (1, 150)]:
+        p.features = make_features("network", p.X.shape[1], D, p.generator, K)
+        rows = replace(p.rows, fold=p.rows.fold.clamp_max(K - 1))
+        objective = make_objective(SCGDObjective, p, noise="validation", weights="profiled")
+        monkeypatch.setattr(
+            objective, "match_joined", lambda X, rows, KD=(K, D): matched.append(KD)
+        )
+        objective.calibrate(p.X, rows)
+    assert matched == [(3, 40)]
 
 
 @torch.no_grad()

@@ -465,6 +465,28 @@ def test_a_file_that_counts_too_many_rows_takes_no_memory_for_their_places(tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_a_page_that_says_that_it_is_long_takes_what_it_has(tmp_path):
+    """Of a buffered stream, pyarrow takes as much as the page says before it reads any of it."""
+    path, n = tmp_path / "page.parquet", 20_000
+    table = pa.table({"x": n * ["x" * 60], "y": np.arange(float(n))})
+    whole = {"data_page_size": 2**21, "use_dictionary": False, "compression": "NONE"}
+    pq.write_table(table, path, row_group_size=n, **whole)
+    content = path.read_bytes()
+    size = next(i for i in range(64 * n, 64 * n + 99) if 2 * page_size(i) in content)
+    sizes = page_size(size) + page_size(2**27 - 1)  # without compression, and with it
+    path.write_bytes(content.replace(2 * page_size(size), sizes))
+    pool = pa.default_memory_pool()
+    before = pool.max_memory()
+    with pytest.raises(ValueError, match=r"row group 0 cannot be read: .*smaller .* than expected"):
+        list(ParquetRows(path, target="y").tables())
+    assert pool.max_memory() < max(before + 1, 20_000_000)
+
+
+def page_size(size):
+    """Write a field of a page's header: twice the number, in four times seven bits."""
+    return bytes([0x15] + [2 * size >> 7 * i & 127 | 128 for i in range(3)] + [2 * size >> 21])
+
+
 def test_a_footer_that_contradicts_itself_is_named(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"a": np.arange(8.0), "y": np.arange(8.0)}), path)

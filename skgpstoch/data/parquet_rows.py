@@ -29,7 +29,10 @@ with suppress(ImportError):  # `opened` says what is missing
     from .parquet_columns import refuse_type, roles_of
 
 READ_BYTES = 2**18
-"""Bytes of a column that are read at a time; without a limit it would be a whole row group."""
+"""Bytes of a column that are read at a time of a large file, not a whole row group."""
+
+LARGE_FILE = 2**26
+"""Bytes above which a file is read so. A page may then take what it says, and not what it has."""
 
 LEAST_PIECE = 1024
 """Fewest rows that are read at a time, however small the buffer, because each read costs time."""
@@ -220,7 +223,8 @@ class ParquetRows(RowSource):
         try:
             state, footer = state_of(unit.path), footers.get(unit.path)
             known = footer.metadata if footer is not None and footer.state == state else None
-            options = {"buffer_size": READ_BYTES, "pre_buffer": False, "metadata": known}
+            at_once = READ_BYTES if os.path.getsize(unit.path) > LARGE_FILE else 0
+            options = {"buffer_size": at_once, "pre_buffer": False, "metadata": known}
             with open_parquet(unit.path, **options) as file:
                 if known is None:
                     refuse_changed(unit, self.types[unit.path], file.schema_arrow)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..maths.averages import RunningStatistics
+from ..maths.linalg import eigh
 from ..maths.linear_regression import (
     Statistics,
     batch_statistics,
@@ -39,6 +40,8 @@ STATISTICS_WINDOW = 20  # rows averaged by the running statistics, in units of D
 EVALUATION_ROWS = 100  # training rows to predict held-out rows from, in units of D
 MIN_EVALUATION_ROWS = 10_000
 NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
+MAX_MATCHED_ROWS = 2_000  # what more rows would cost is much, what they would gain is little
+MATCHED_DECADES = 6
 
 AsMean = Callable[[Tensor], Tensor]
 
@@ -234,15 +237,45 @@ class FiniteObjective(Objective):
         Early stopping alone cannot make an overfitted network as good as no network.
         """
         features = self.features
-        if self.noise != "validation" or not isinstance(features, NetworkFeatures):
+        if self.noise != "validation":
             return
-        if features.skip:
+        if isinstance(features, NetworkFeatures) and features.skip:
             scores = {}
             for scale in NETWORK_SCALES:
                 features.scale.fill_(scale)
                 scores[scale] = self.evaluate(X, rows)
             features.scale.fill_(min(scores, key=scores.__getitem__))
             self.evaluate(X, rows)
+        if len(self.folds) > 1 and rows.n_all < min(features.width, MAX_MATCHED_ROWS):
+            self.match_joined(X, rows)
+
+    def match_joined(self, X: Tensor, rows: Rows) -> None:
+        """Raise λ until the joined features leave unseen rows as uncertain as the members do.
+
+        Fewer rows than features leave most weights free. Joined members leave more of them free
+        than each member does, so that the λ and σ² of members would make variances too large.
+        """
+        ridge, K = self.closing_ridge.exp(), len(self.folds)
+        highest = ridge.max() * 10.0**MATCHED_DECADES
+        share = torch.linspace(0.0, 1.0, 20 * MATCHED_DECADES).to(ridge)
+        ridges = torch.lerp(ridge.min().log(), highest.log(), share).exp()  # (C,)
+        with evaluating(self.features):
+            members = self.unseen_variance(self.features.members, X, rows, ridge)  # (P,)
+            Z = self.features(X).double()
+        values, U = eigh(Z @ Z.mT)
+        Z = U * values.clamp_min(0.0).sqrt()  # turned, it has only as many features as rows
+        every = torch.arange(len(Z), device=Z.device)
+        joined = self.unseen_variance(lambda i: Z[i].expand(K, -1, -1), every, rows, ridges)
+        index = (joined[:, None] > members).sum(0).clamp_max(len(ridges) - 1)
+        self.closing_ridge.copy_(torch.maximum(ridge, ridges[index]).log())
+
+    def unseen_variance(
+        self, members: Callable[[Tensor], Tensor], X: Tensor, rows: Rows, ridges: Tensor
+    ) -> Tensor:
+        """Return the mean log h, see :func:`predict_held_out`, for ridges (C,): (C,)."""
+        s = spectrum(exact_statistics(members, X, rows.y, self.trained(rows)))
+        unseen = held_out_weight(rows, self.folds)
+        return predict_held_out(s, members, X, rows.y, unseen, ridges).log_variance[:, 0]
 
     @torch.no_grad()
     def start_from(self, fitted: ConjugateWeights, X: Tensor, rows: Rows) -> None:

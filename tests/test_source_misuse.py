@@ -109,6 +109,9 @@ def test_predictions_are_for_columns_by_name(path):
     np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
     with pytest.raises(ValueError, match=r"no others, got \['y'\] as well\. Drop"):
         predict_to(model, ParquetRows(path), out)
+    unnamed = clone(MODEL).fit(X, Y)
+    with pytest.warns(UserWarning, match="X has feature names, but SVGPRegressor was fitted with"):
+        predict_to(unnamed, ParquetRows(other), out)  # by position, as with a frame
 
 
 def test_defaults_predict_for_frames_by_name(path):

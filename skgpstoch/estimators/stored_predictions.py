@@ -102,8 +102,7 @@ def predictions(
     for chunk in read_ahead(rows.read(None)) if takes_stored else rows.chunks():
         if not len(chunk):
             continue
-        names = rows.feature_names if knows_names and not (is_table and takes_stored) else None
-        X = named(names, chunk.X)
+        X = chunk.X if is_table and takes_stored else named(rows.feature_names, chunk.X)
         if knows_names and is_frame(X):
             X = in_fitted_order(list(estimator.feature_names_in_), X)
         if is_classifier:

@@ -166,6 +166,22 @@ def test_relevance_is_of_the_rows_as_given_where_some_are_the_same(sinc):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cls", [QSRVMRegressor, QSRVMClassifier])
+def test_rows_with_equal_inputs_have_one_function(cls):
+    """Twelve doses, twenty rows each: copies of two doses were called too many vectors."""
+    r = np.random.default_rng(0)
+    dose = np.repeat(np.linspace(-2.0, 2.0, 12), 20)[r.permutation(240)][:, None]
+    p = special.expit(2.0 * dose[:, 0])
+    y = r.random(240) < p if cls is QSRVMClassifier else p + 0.1 * r.normal(size=240)
+    model = cls(random_state=0).fit(dose, y)  # without a warning
+    found = model.relevance_vectors_[:, 0]
+    assert len(found) == len(np.unique(found)) <= 8
+    if cls is QSRVMClassifier:
+        assert_allclose(model.predict_proba(dose)[:, 1], p, atol=0.1)
+    else:
+        assert_allclose(model.predict(dose), p, atol=0.06)
+
+
 def test_relevance_with_weights_of_zero_and_frames(sinc):
     X, y = sinc
     weight = np.ones(100)

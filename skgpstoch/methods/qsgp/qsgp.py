@@ -64,8 +64,8 @@ class QSGPParameters(BasisParameters, TrainingParameters):
         random rows z, for any of scikit-learn's kernels that has a torch version here.
     n_components : int or "auto", default="auto"
         Number m of basis functions. "auto" is a quarter of n_samples, between 1,000 and 10,000.
-        With basis="inducing" it is all rows, at most 10,000, and there cannot be more functions
-        than rows.
+        With basis="inducing" it is all distinct rows, at most 10,000, and there cannot be more
+        functions than these.
     n_dense : int or "auto", default="auto"
         Number c of dense columns of the covariance's factor C; the others are diagonal. "auto" is
         all columns if there are at most 1,024, else 100; it is fewer if these would take much

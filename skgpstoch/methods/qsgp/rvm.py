@@ -21,6 +21,7 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from ...data.arrays import Scaling
+from ...data.equal_rows import n_distinct
 from ...data.findings import Finding
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
@@ -153,8 +154,8 @@ class StochasticRelevanceRecipe(RelevanceRecipe):
 def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     """Yield whether classes are described better than by their shares, if vectors are counted.
 
-    To say which R of n rows are the vectors of a function takes log C(n, R) nats, beside the log
-    loss of the rows. What tells of chance alone is no shorter than the entropy of the shares.
+    To say which R of m distinct rows are the vectors of a function takes log C(m, R) nats, beside
+    the log loss of the rows. What tells of chance alone is no shorter than the entropy of shares.
     """
     data, model = fitted.whole, fitted.posterior.model
     if data is None or data.weight is not None or not model.likelihood.for_classes_only:
@@ -167,7 +168,8 @@ def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     with torch.no_grad():
         loss = -float(model.likelihood.log_predictive(y, q).mean())
     R = (model.s < MOST_PRECISION).sum(0).numpy()
-    choice = float((gammaln(n + 1.0) - gammaln(R + 1.0) - gammaln(n - R + 1.0)).sum()) / n
+    m = n_distinct(data.X)  # functions to choose from
+    choice = float((gammaln(m + 1.0) - gammaln(R + 1.0) - gammaln(m - R + 1.0)).sum()) / n
     shares = np.bincount(data.y[:, 0].astype(np.int64)) / n
     found = Finding("description", "X", loss + choice, float(entropy(shares)))
     if found.value > found.limit:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ... import kernels
 from ...data.arrays import Scaling
+from ...data.equal_rows import first_of_equal
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...likelihoods.base import Likelihood
@@ -99,12 +100,13 @@ class FourierFunctions:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelFunctions:
-    """k(·, z) at the first rows z, which are in random order.
+    """k(·, z) at the first distinct rows z, which are in random order.
 
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        Number m of functions; "auto" is one for each row, at most `most`.
+        Number m of functions, at most that of distinct rows; "auto" is one for each row, at most
+        `most`.
     most : float, default=10000
         Largest number of functions for "auto".
     is_diagonal : bool, default=False
@@ -138,7 +140,8 @@ class KernelFunctions:
     def build(
         self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
     ) -> BasisFunctions:
-        return KernelBasis(kernel, X[:m].clone(), self.is_diagonal)
+        first = first_of_equal(X.cpu().numpy())[:m]  # a function twice is no second function
+        return KernelBasis(kernel, X[torch.from_numpy(first).to(X.device)], self.is_diagonal)
 
 
 BasisBuilder = FourierFunctions | KernelFunctions

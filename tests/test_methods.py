@@ -692,9 +692,9 @@ def test_joined_members_are_as_uncertain_of_unseen_rows_as_each_member(monkeypat
     members, fold = p.features.members(p.X), p.rows.fold
     joined = p.features(p.X).expand(3, -1, -1)
     wanted = unseen_log_variance(members, fold, ridge)
-    assert unseen_log_variance(joined, fold, ridge) > wanted + 0.1
+    assert unseen_log_variance(joined, fold, ridge) > wanted + 0.3
     found = unseen_log_variance(joined, fold, objective.closing_ridge[0].exp())
-    assert wanted - 0.1 < found <= wanted + 1e-6
+    assert wanted < found <= wanted + 0.15 + 1e-6
     for K, D in [(3, 40), (3, 3), (1, 150)]:
         p.features = make_features("network", p.X.shape[1], D, p.generator, K)
         rows = replace(p.rows, fold=p.rows.fold.clamp_max(K - 1))

@@ -449,6 +449,26 @@ def test_lists_are_refused_however_many_there_are(tmp_path):
     assert time.process_time() - began < 20.0  # it took more than a minute
 
 
+def test_levels_that_a_column_does_not_have_are_refused(tmp_path):
+    """Their rows were written from what lies elsewhere in memory, or nothing was: a crash."""
+    path = tmp_path / "levels.parquet"
+    levels = pa.DictionaryArray.from_arrays(pa.array([3] * 100, pa.int8()), ["u", "v", "w", "x"])
+    table = pa.table({"a": np.arange(100.0), "c": levels, "y": np.arange(100.0)})
+    pq.write_table(table, path, compression="NONE")
+    rows_3 = b"\x02\xc8\x01\x03"  # 100 times the number 3, of two bits
+    content = path.read_bytes()
+    assert content.count(rows_3) == 1
+    path.write_bytes(content.replace(rows_3, b"\x08\xc8\x01\x64"))  # 100, of eight
+    uses = [
+        lambda: ParquetRows(path, "y").shuffle_to(tmp_path / "out.parquet"),
+        lambda: AutoGaussianProcessRegressor().fit(ParquetRows(path, "y")),
+        lambda: SVGPClassifier().fit(ParquetRows(path, "c", ["a"])),
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match=r"levels\.parquet, row group 0 .*out of bounds.*'c'"):
+            use()
+
+
 @pytest.mark.parametrize("path", [3, b"rows.parquet", "a\0.parquet"])
 def test_words_that_are_no_path_are_named(path):
     rows, model = SequenceRows(X, Y), clone(MODEL).fit(X, Y)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,17 +95,38 @@ class Roles:
         return table
 
 
+def checked(table: Any, where: str) -> Any:
+    """Return a pyarrow table whose values, read from a file, are such as their types have.
+
+    pyarrow reads what is beyond a column's levels from elsewhere in memory, or crashes.
+
+    Raises
+    ------
+    ValueError
+        If strings are no UTF-8, or a level has a number that none has.
+    """
+    with readable(table, where):
+        table.validate(full=True)
+    return table
+
+
 def frame(table: Any, where: str) -> Any:
     """Return a pyarrow table as a frame of pandas.
 
     Raises
     ------
     ValueError
-        If strings are no UTF-8, or dates are beyond the years that pandas knows.
+        If dates are beyond the years that pandas knows.
     """
-    try:
-        table.validate(full=True)
+    with readable(table, where):
         return table.replace_schema_metadata(None).to_pandas()
+
+
+@contextlib.contextmanager
+def readable(table: Any, where: str) -> Iterator[None]:
+    """Raise a ValueError that names the columns, if those of a table cannot be read."""
+    try:
+        yield
     except (pa.ArrowException, ValueError, OverflowError) as error:
         kinds = ", ".join(f"{field.name!r:.40} ({field.type})" for field in unread(table))
         raise ValueError(

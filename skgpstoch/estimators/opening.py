@@ -212,8 +212,6 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
     sample, own = first.sample, first.own
     with muted(group.rank > 0):
         warn_if_over(estimator, clock())
-    if first.n_rows < 2:
-        raise ValueError(f"X must have at least two rows of positive weight, got {first.n_rows}.")
     unit = 1.0
     if sample.weight is not None:
         total = whole_of(group, first.n_rows, own.n_effective)
@@ -393,6 +391,8 @@ def first_pass(
     sample = joint_sample(group, own.sample, n_sample, seed)
     if sample is None:
         raise ValueError(f"{source!r} has no rows of positive weight.")
+    if n_rows < 2:
+        raise ValueError(f"X must have at least two rows of positive weight, got {n_rows}.")
     if n_rows == len(sample):  # put them in order, as arrays are
         sample = sample[np.argsort(sample.rows)]
     classes = None

@@ -305,6 +305,43 @@ def test_noise_is_not_predicted_by_rows_near_each_other():
     assert only(error_findings.of_local(rows, y[rows], X, y)).severity == "fine"
 
 
+def test_means_of_near_rows_are_weighted():
+    r = np.random.default_rng(0)
+    X, Y, w = r.normal(size=(200, 2)), r.normal(size=(200, 2)), r.uniform(0.0, 2.0, 200)
+    Z = (X - X.mean(0)) / X.std(0)
+    distance = np.linalg.norm(Z[3] - Z, axis=1)
+    near = np.argsort(distance)[1:11]
+    expected = np.average(Y[near], axis=0, weights=w[near])
+    rows = np.array([3, 5])
+    assert_allclose(error_findings.means_nearby(rows, X, Y, w)[0], expected, rtol=1e-6)
+    error = r.normal(size=(200, 2))
+    found, same = (
+        only(error_findings.of_local(np.arange(200), error, X, Y, weight=weight))
+        for weight in (w, 7.0 * w)
+    )
+    local = Y - error_findings.means_nearby(np.arange(200), X, Y, w)
+    unit = np.abs(error).max(0)
+    ratio = (w @ np.square(local / unit)).sum() / (w @ np.square(error / unit)).sum()
+    assert found.value == pytest.approx(ratio, rel=1e-6)
+    assert found.limit == pytest.approx(same.limit)
+    assert found.value == pytest.approx(same.value)
+
+
+@pytest.mark.parametrize("kind", ["survey", "balanced"])
+def test_weighted_classes_are_judged_by_near_rows_too(kind):
+    """No finding of classes was made of weighted rows."""
+    r = np.random.default_rng(0)
+    X = r.uniform(0, 1, (400, 1))
+    y = np.sin(30 * X[:, 0]) + 0.2 * r.normal(size=400) > 0.6
+    w = r.uniform(0.5, 1.5, 400) if kind == "survey" else np.where(y, 0.5 / y.mean(), 0.7)
+    for n_inducing in (4, 60):
+        model = SVGPClassifier(n_inducing=n_inducing, random_state=0)
+        said = said_by(lambda m=model: m.fit(X, y, sample_weight=w))
+        assert any("ows near each other" in text for text in said) == (n_inducing == 4)
+        names = {finding.name for finding in model.diagnose()}
+        assert {findings.NEARBY, "shares of classes"} <= names
+
+
 @pytest.mark.parametrize("n_inducing", [32, "auto"])
 def test_a_constant_where_near_rows_are_of_like_classes_is_told(n_inducing):
     """With few points in 64 columns the bound is best at no f at all, and nothing said so."""

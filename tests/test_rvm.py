@@ -16,6 +16,7 @@ from conftest import fitted_once
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special, stats
+from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
@@ -300,13 +301,17 @@ def test_vectors_that_describe_noise_are_told(is_noise):
         told = contextlib.nullcontext()
     with told:
         model.fit(X, y)
-    (found,) = (each for each in model.diagnose() if each.name == "description")
-    loss = -np.log(model.predict_proba(X)[np.arange(60), y]).mean()
-    R = (np.abs(model.dual_coef_) > 1e-9).sum(0)
-    choice = np.log(special.comb(60, R)).sum() / 60
-    assert_allclose(found.value, loss + choice, rtol=1e-6)
-    assert_allclose(found.limit, stats.entropy(np.bincount(y)))
-    assert (found.severity == "problem") == is_noise
+    weighted, w = clone(model), rng.uniform(0.5, 1.5, 60)
+    with told if is_noise else contextlib.nullcontext():
+        weighted.fit(X, y, sample_weight=60 * w / w.sum())
+    for each, weight in [(model, np.ones(60)), (weighted, 60 * w / w.sum())]:
+        (found,) = (finding for finding in each.diagnose() if finding.name == "description")
+        losses = -np.log(each.predict_proba(X)[np.arange(60), y])
+        R = (np.abs(each.dual_coef_) > 1e-9).sum(0)
+        choice = np.log(special.comb(60, R)).sum() / 60
+        assert_allclose(found.value, np.average(losses, weights=weight) + choice, rtol=1e-6)
+        assert_allclose(found.limit, stats.entropy(np.bincount(y, weight)))
+        assert (found.severity == "problem") == is_noise
 
 
 def test_latent_functions_start_small_and_others_as_large_as_the_kernel_says(sinc):

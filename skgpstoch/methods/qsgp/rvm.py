@@ -158,24 +158,26 @@ def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     the log loss of the rows. What tells of chance alone is no shorter than the entropy of shares.
     """
     data, model = fitted.whole, fitted.posterior.model
-    if data is None or data.weight is not None or not model.likelihood.for_classes_only:
+    if data is None or not model.likelihood.for_classes_only:
         return
-    rows, n = judged_rows(data.X), len(data)
+    rows, w = judged_rows(data.X), np.ones(len(data)) if data.weight is None else data.weight
+    n = w.sum()
     y, (_, q) = (
         torch.from_numpy(fitted.scaled_targets(data)[rows]),
         marginals_at(fitted, data, rows),
     )
     with torch.no_grad():
-        loss = -float(model.likelihood.log_predictive(y, q).mean())
+        losses = -model.likelihood.log_predictive(y, q).numpy().ravel()
     R = (model.s < MOST_PRECISION).sum(0).numpy()
     m = n_distinct(data.X)  # functions to choose from
     choice = float((gammaln(m + 1.0) - gammaln(R + 1.0) - gammaln(m - R + 1.0)).sum()) / n
-    shares = np.bincount(data.y[:, 0].astype(np.int64)) / n
-    found = Finding("description", "X", loss + choice, float(entropy(shares)))
+    loss = np.average(losses, weights=w[rows])
+    shares = np.bincount(data.y[:, 0].astype(np.int64), w)
+    found = Finding("description", "X", float(loss) + choice, float(entropy(shares)))
     if found.value > found.limit:
         found = found._replace(
             severity="problem" if is_trained else "note",
-            text=f"{model.basis.n_components} relevance vectors describe classes of {n} rows no "
+            text=f"{model.basis.n_components} relevance vectors describe classes of {n:g} rows no "
             f"better than shares of classes do, in {found.value:.2g} nats a row, {choice:.2g} of "
             f"them for which rows they are, instead of {found.limit:.2g}. New rows may be "
             "predicted worse than by the shares.",

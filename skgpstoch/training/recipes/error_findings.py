@@ -255,6 +255,7 @@ def of_local(
     kernel: sk.Kernel | None = None,
     is_trained: bool = True,
     rival: str = "AutoGaussianProcessRegressor",
+    weight: np.ndarray | None = None,
 ) -> Iterator[Finding]:
     """Yield the squared errors of the mean of the ten nearest rows, over those of the fit.
 
@@ -274,23 +275,30 @@ def of_local(
         Whether training was not cut short.
     rival : str
         The estimator to use instead.
+    weight : ndarray of shape (n,) or None
+        How often each row counts.
     """
     if len(X) < FEWEST_LOCAL or not np.ptp(Y, axis=0).any():  # they are exact
         return
     most = int(np.clip(LOCAL_WORK // X.size, FEWEST_LOCAL // 2, MOST_LOCAL))
     few = slice(None, None, -(-len(rows) // most))
     rows, error = rows[few], error[few]
+    w = np.ones(len(X)) if weight is None else weight
+    share = w[rows] / w[rows].sum()
     unit = np.abs(error).max(0, initial=0.0)
     unit = np.where(unit > 0.0, unit, 1.0)
     is_constant = ((Y[rows] - error).std(0) <= LEAST_VARIATION * Y.std(0)).all()
-    e, local = error / unit, (Y[rows] - means_nearby(rows, X, Y)) / unit
-    of_fit = np.square(e).sum(1).mean()
+    e, local = error / unit, (Y[rows] - means_nearby(rows, X, Y, w)) / unit
+    of_fit = share @ np.square(e).sum(1)
     if of_fit == 0.0:
         return
-    gain = best_gain(e, e - local) if is_constant else (np.square(e) - np.square(local)).sum(1)
-    chance = SURE_PAIRS * gain.std() / math.sqrt(len(gain)) / of_fit
+    gain = (np.square(e) - np.square(local)).sum(1)
+    if is_constant:
+        gain = best_gain(e, e - local, share)
+    mean = share @ gain
+    chance = SURE_PAIRS * np.linalg.norm(share * (gain - mean)) / of_fit
     limit = min(1.0 if is_constant else LEAST_LOCAL, 1.0 - float(chance))
-    found = Finding(NEARBY, "kernel", float(1.0 - gain.mean() / of_fit), limit)
+    found = Finding(NEARBY, "kernel", float(1.0 - mean / of_fit), limit)
     if found.value >= limit:
         yield found
         return
@@ -310,24 +318,26 @@ def of_local(
     )
 
 
-def means_nearby(rows: np.ndarray, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Return the means of Y (n, P) at the ten rows nearest to some rows, (m, P)."""
-    Z, y = torch.from_numpy(standardised(X)).float(), torch.from_numpy(Y)
+def means_nearby(rows: np.ndarray, X: np.ndarray, Y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the means of Y (n, P), weighted by w (n,), at the ten rows nearest to some, (m, P)."""
+    Z = torch.from_numpy(standardised(X)).float()
+    weight = torch.from_numpy(np.maximum(w, np.finfo(float).tiny)[:, None])
+    total = weight * torch.from_numpy(Y)
     found = np.empty((len(rows), Y.shape[1]))
     for block in row_blocks(len(rows), max(1, LOCAL_DISTANCES // len(X))):
         distance = torch.cdist(Z[rows[block]], Z, compute_mode="donot_use_mm_for_euclid_dist")
         distance[distance == 0.0] = math.inf
         nearest = distance.topk(N_NEAREST, largest=False).indices
-        found[block] = y[nearest].mean(1).numpy()
+        found[block] = (total[nearest].sum(1) / weight[nearest].sum(1)).numpy()
     return found
 
 
-def best_gain(error: np.ndarray, shift: np.ndarray) -> np.ndarray:
+def best_gain(error: np.ndarray, shift: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Return what a shift (m, P), times the best factor ≥ 0, gains in squared errors, (m,)."""
     product = (error * shift).sum(1)
-    if product.sum() <= 0.0:
+    if share @ product <= 0.0:
         return np.zeros_like(product)
-    return np.asarray(product * product.sum() / np.square(shift).sum())
+    return np.asarray(product * (share @ product) / (share @ np.square(shift).sum(1)))
 
 
 def judged_rows(X: np.ndarray) -> np.ndarray:

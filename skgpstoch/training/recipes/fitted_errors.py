@@ -57,7 +57,7 @@ def error_findings(
         at_rows, at_nearest = (counts_at(fitted, data, i).errors for i in nearest_rows(data.X))
         unit = np.ones(at_rows.shape[1])
         yield from of_errors(at_rows, at_nearest, unit, advice, is_trained, math.inf)
-    if data is not None and likelihood.for_classes_only and data.weight is None:
+    if data is not None and likelihood.for_classes_only:
         yield from of_shares(fitted, data, is_trained)
         yield from of_local_classes(fitted, data, kernel, is_trained)
     if data is None or not isinstance(likelihood, AdditiveNoise):
@@ -72,7 +72,7 @@ def error_findings(
         rows = rows[judged_rows(rows)]
         error = errors_at(fitted, data, rows)
         Y = fitted.scaled_targets(data)
-        yield from of_local(rows, error, data.X, Y, kernel, is_trained)
+        yield from of_local(rows, error, data.X, Y, kernel, is_trained, weight=weight)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
         without = errors_without(fitted, rows, error)
         yield from of_tails(without, JudgedRows.of(rows, without, data.X, Y), are_noise)
@@ -120,7 +120,8 @@ def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
 def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]:
     """Yield by how many standard errors classes of rows left out are predicted too often.
 
-    Their mean probability p has the variance Σp(1 − p)/n² about the share of rows.
+    Their mean probability p has the variance Σp(1 − p)/n² about the share of rows, or as much of
+    rows that count by their weights.
     """
     likelihood, rows = fitted.posterior.likelihood, judged_rows(data.X)
     y = torch.from_numpy(fitted.scaled_targets(data)[rows])
@@ -131,16 +132,18 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
             return
         p = Predicted.of_classes(y, followed.without_own(), likelihood).mean.numpy()
     codes = data.y[rows, 0].astype(np.int64)
-    share = np.bincount(codes, minlength=p.shape[1]) / len(rows)
-    error = np.sqrt(np.maximum((p * (1.0 - p)).mean(0) / len(rows), np.finfo(float).tiny))
-    far = np.abs(p.mean(0) - share) / error
+    w = np.ones(len(rows)) if data.weight is None else data.weight[rows]
+    w = w / w.sum()
+    share, mean = np.bincount(codes, w, p.shape[1]), w @ p
+    error = np.sqrt(np.maximum(np.square(w) @ (p * (1.0 - p)), np.finfo(float).tiny))
+    far = np.abs(mean - share) / error
     k = int(far.argmax())
     found = Finding("shares of classes", "y", float(far[k]), SURE_SHARE)
     if found.value > found.limit:
         found = found._replace(
             severity="problem" if is_trained else "note",
             text=f"A class of {share[k]:.2g} of the rows has a mean probability of "
-            f"{p.mean(0)[k]:.2g} where a row's own label is left out: f follows single labels, and "
+            f"{mean[k]:.2g} where a row's own label is left out: f follows single labels, and "
             "probabilities of new rows are off.",
             advice="Give a kernel with a larger length_scale or a smaller variance, use "
             "SVGPClassifier, or fit with another random_state."
@@ -162,7 +165,7 @@ def of_local_classes(
         p = Predicted.of_classes(y, q, fitted.posterior.likelihood).mean.numpy()
     labels = np.eye(p.shape[1])[data.y[:, 0].astype(np.int64)]
     error, rival = labels[rows] - p, "AutoGaussianProcessClassifier"
-    yield from of_local(rows, error, data.X, labels, kernel, is_trained, rival)
+    yield from of_local(rows, error, data.X, labels, kernel, is_trained, rival, data.weight)
 
 
 class Followed(NamedTuple):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from sklearn.datasets import make_classification
 from sklearn.gaussian_process import kernels as sk
 
 from skgpstoch import (
@@ -22,10 +23,10 @@ from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.training.recipes.fitted_errors import Followed
 
 
-def messages(fit, *args):
+def messages(fit, *args, **params):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = fit(*args)
+        model = fit(*args, **params)
     return model, [str(w.message) for w in caught]
 
 
@@ -54,6 +55,22 @@ def test_classes_that_are_predicted_too_often_are_told(seed, is_told):
     model, said = messages(QSGPClassifier(random_state=seed).fit, X[:300], y[:300])
     too_often = model.predict_proba(X[300:])[:, 1].mean() > 2.0 * y.mean()
     assert any("has a mean probability of" in text for text in said) == too_often == is_told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_balanced", [True, False])
+def test_weights_that_make_f_follow_a_rare_class_are_told(is_balanced):
+    """A row of weight 5 counts as five rows, which agree."""
+    X, y = make_classification(2400, 8, weights=[0.9], random_state=2)
+    X = (X - X[:400].mean(0)) / X[:400].std(0)
+    weight = 200.0 / np.bincount(y[:400])[y] if is_balanced else np.ones(len(y))
+    fit = QSGPClassifier(random_state=0).fit
+    model, said = messages(fit, X[:400], y[:400], sample_weight=weight[:400])
+    of_new = slice(400, None)
+    p = np.average(model.predict_proba(X[of_new])[:, 1], weights=weight[of_new])
+    is_off = abs(p - np.average(y[of_new], weights=weight[of_new])) > 0.05
+    is_told = any("of the rows' weights has a mean" in text for text in said)
+    assert is_told == is_off == is_balanced
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

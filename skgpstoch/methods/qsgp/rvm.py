@@ -41,7 +41,7 @@ from ...objectives.relevance import (
 from ...training.optimizers import one_cycle
 from ...training.recipes.basis import BasisRecipe, KernelFunctions
 from ...training.recipes.error_findings import judged_rows
-from ...training.recipes.findings import UNTRAINED
+from ...training.recipes.findings import RELEVANT, UNTRAINED
 from ...training.recipes.fitted import Fitted
 from ...training.recipes.fitted_errors import marginals_at
 from ...training.recipes.kernel_choice import KernelChoice
@@ -94,7 +94,7 @@ class RelevanceRecipe(BasisRecipe):
         is_auto = self.training.max_iter == "auto"
         sweeps = Finding("sweeps", "max_iter", n_iter, most, category=ConvergenceWarning)
         share = R / n
-        relevant = Finding("relevant rows", "X", share, HALF, category=ConvergenceWarning)
+        relevant = Finding(RELEVANT, "X", share, HALF, category=ConvergenceWarning)
         if is_auto and n_iter == most and self.n_swept(math.ceil(n)) == n:
             sweeps = sweeps._replace(
                 severity="problem",
@@ -173,7 +173,7 @@ def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     choice = float((gammaln(m + 1.0) - gammaln(R + 1.0) - gammaln(m - R + 1.0)).sum()) / n
     loss = np.average(losses, weights=w[rows])
     shares = np.bincount(data.y[:, 0].astype(np.int64), w)
-    found = Finding("description", "X", float(loss) + choice, float(entropy(shares)))
+    found = Finding("description", "X", float(loss + choice), float(entropy(shares)))
     if found.value > found.limit:
         found = found._replace(
             severity="problem" if is_trained else "note",

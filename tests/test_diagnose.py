@@ -338,8 +338,37 @@ def test_weighted_classes_are_judged_by_near_rows_too(kind):
         model = SVGPClassifier(n_inducing=n_inducing, random_state=0)
         said = said_by(lambda m=model: m.fit(X, y, sample_weight=w))
         assert any("ows near each other" in text for text in said) == (n_inducing == 4)
-        names = {finding.name for finding in model.diagnose()}
-        assert {findings.NEARBY, "shares of classes"} <= names
+        assert "shares of classes" in {finding.name for finding in model.diagnose()}
+        Y = np.eye(2)[y.astype(int)]
+        error = Y - model.predict_proba(X)
+        local = Y - error_findings.means_nearby(np.arange(400), X, Y, w)
+        ratio = (w @ np.square(local)).sum() / (w @ np.square(error)).sum()
+        assert named_finding(model, findings.NEARBY).value == pytest.approx(ratio, rel=0.02)
+
+
+def test_huge_weights_of_classes_are_judged_as_they_count():
+    """Training divides them; as they were given, f seemed to follow single labels."""
+    r = np.random.default_rng(0)
+    X = r.uniform(0, 1, (150, 1))
+    y = np.sin(9 * X[:, 0]) + 0.5 * r.normal(size=150) > 0.6
+    w, values = r.uniform(0.5, 1.5, 150), []
+    for unit in (w @ w / w.sum(), 1.0 / 2e5):
+        model = SVGPClassifier(n_inducing=10, random_state=0)
+        said = said_by(lambda m=model, unit=unit: m.fit(X, y, sample_weight=w / unit))
+        assert sum("divided by" in text for text in said) == len(said) == (unit < 0.1)
+        values.append(named_finding(model, "shares of classes").value)
+    assert values[0] == pytest.approx(values[1], rel=1e-3, abs=1e-4)
+
+
+def test_gain_of_a_shift_is_that_of_its_best_factor():
+    r = np.random.default_rng(0)
+    error, shift, w = r.normal(size=(30, 2)), r.normal(size=(30, 2)), r.dirichlet(np.ones(30))
+    shift += error
+    factors = np.linspace(0.0, 2.0, 2001)
+    gains = [w @ (np.square(error) - np.square(error - c * shift)).sum(1) for c in factors]
+    found = w @ error_findings.best_gain(error, shift, w)
+    assert found == pytest.approx(max(gains), rel=1e-5)
+    assert (error_findings.best_gain(error, -shift, w) == 0.0).all()
 
 
 @pytest.mark.parametrize("n_inducing", [32, "auto"])

@@ -683,7 +683,7 @@ def unseen_log_variance(Z, fold, ridge):
 @torch.no_grad()
 def test_joined_members_are_as_uncertain_of_unseen_rows_as_each_member(monkeypatch):
     """With fewer rows than joined features, λ is raised; with more, or a single one, it is not."""
-    p, matched = make_problem(5, n_members=3, n_folds=8), []
+    p, matched = make_problem(1, n_members=3, n_folds=8), []
     p.features = make_features("network", p.X.shape[1], 40, p.generator, 3)
     objective = make_objective(SCGDObjective, p, noise="validation", weights="profiled")
     ridge = p.ridge.mean() * 1e-3
@@ -695,6 +695,13 @@ def test_joined_members_are_as_uncertain_of_unseen_rows_as_each_member(monkeypat
     assert unseen_log_variance(joined, fold, ridge) > wanted + 0.3
     found = unseen_log_variance(joined, fold, objective.closing_ridge[0].exp())
     assert wanted < found <= wanted + 0.15 + 1e-6
+    large = torch.full_like(objective.closing_ridge, 5.0)
+    large[0] = ridge.log()  # only the first is raised
+    raised = objective.closing_ridge[0].clone()
+    objective.closing_ridge.copy_(large)
+    objective.match_joined(p.X, p.rows)
+    exactly(objective.closing_ridge[1:], large[1:])
+    assert abs(objective.closing_ridge[0] - raised) < 0.3  # the grid is another
     for K, D in [(3, 40), (3, 3), (1, 150)]:
         p.features = make_features("network", p.X.shape[1], D, p.generator, K)
         rows = replace(p.rows, fold=p.rows.fold.clamp_max(K - 1))
@@ -703,6 +710,12 @@ def test_joined_members_are_as_uncertain_of_unseen_rows_as_each_member(monkeypat
             objective, "match_joined", lambda X, rows, KD=(K, D): matched.append(KD)
         )
         objective.calibrate(p.X, rows)
+    assert matched == [(3, 40)]
+    monkeypatch.setattr(evidence, "MAX_MATCHED_ROWS", len(p.X))
+    p.features = make_features("network", p.X.shape[1], 40, p.generator, 3)
+    objective = make_objective(SCGDObjective, p, noise="validation", weights="profiled")
+    monkeypatch.setattr(objective, "match_joined", lambda *_: matched.append("many rows"))
+    objective.calibrate(p.X, p.rows)
     assert matched == [(3, 40)]
 
 

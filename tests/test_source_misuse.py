@@ -112,6 +112,11 @@ def test_predictions_are_for_columns_by_name(path):
     unnamed = clone(MODEL).fit(X, Y)
     with pytest.warns(UserWarning, match="X has feature names, but SVGPRegressor was fitted with"):
         predict_to(unnamed, ParquetRows(other), out)  # by position, as with a frame
+    of_arrays = make_pipeline(FunctionTransformer(lambda X: X[:, ::-1]), clone(MODEL))
+    with pytest.warns(UserWarning, match="X has feature names, but Pipeline was fitted without"):
+        predict_to(of_arrays.fit(X, Y), ParquetRows(other), out)  # an array, as in its fit
+    expected = of_arrays.predict(X[:, ::-1])
+    np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
 
 
 def test_defaults_predict_for_frames_by_name(path):

@@ -131,8 +131,8 @@ def readable(table: Any, where: str) -> Iterator[None]:
         kinds = ", ".join(f"{field.name!r:.40} ({field.type})" for field in unread(table))
         raise ValueError(
             f"The columns of {where} cannot be read: {str(error).rstrip('.')}. They are "
-            f"{kinds:.400}. Write the file again, with strings in UTF-8, time zones that exist, "
-            "and dates in the years 1 to 9999."
+            f"{kinds:.400}. If the file is not damaged, write it again, with strings in UTF-8, "
+            "time zones that exist, and dates in the years 1 to 9999."
         ) from error
 
 

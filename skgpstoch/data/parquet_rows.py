@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import hashlib
 import os
-import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from itertools import starmap
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 
@@ -21,8 +19,9 @@ from .chunk import Chunk, out_of_memory
 from .frames import is_frame
 from .read_ahead import BUFFER_PARTS
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
+from .whole_file import open_file
 
-with suppress(ImportError):  # `opened` says what is missing
+with suppress(ImportError):  # `facts_of` says what is missing
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -69,17 +68,9 @@ class FileState(NamedTuple):
     footer: bytes
 
 
-def state_of(path: str) -> tuple[int, ...]:
-    """Return what changes if a file does: its place, its size and the time of the last write.
-
-    Raises
-    ------
-    OSError
-        If it is no file: a pipe could be waited for without end, deaf to Ctrl-C.
-    """
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is a folder, a pipe or a device, not a file")
+def state_of(file: BinaryIO) -> tuple[int, ...]:
+    """Return what changes if a file does: its place, its size and the time of the last write."""
+    found = os.fstat(file.fileno())
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -129,7 +120,7 @@ class ParquetRows(RowSource):
         super().__init__(transform, buffer_rows)
         columns = {"y": target, "weight": sample_weight, "exposure": exposure, "y_std": y_std}
         given = {name: column for name, column in columns.items() if column is not None}
-        found = {path: opened(path) for path in files_of(paths)}
+        found = {path: facts_of(path) for path in files_of(paths)}
         schemas = {path: schema for path, (schema, *_) in found.items()}
         self.roles = roles_of(schemas, features, given, transforms=transform is not None)
         self.types = {path: types_of(schema, self.roles.used) for path, schema in schemas.items()}
@@ -221,15 +212,15 @@ class ParquetRows(RowSource):
 
         n_rows = min(CHUNK_ROWS, max(LEAST_PIECE, self.buffer_rows // BUFFER_PARTS))
         try:
-            state, footer = state_of(unit.path), footers.get(unit.path)
-            known = footer.metadata if footer is not None and footer.state == state else None
-            at_once = READ_BYTES if os.path.getsize(unit.path) > LARGE_FILE else 0
-            options = {"buffer_size": at_once, "pre_buffer": False, "metadata": known}
-            with open_parquet(unit.path, **options) as file:
+            with open_file(unit.path) as opened:
+                state, footer = state_of(opened), footers.get(unit.path)
+                known = footer.metadata if footer is not None and footer.state == state else None
+                at_once = READ_BYTES if os.fstat(opened.fileno()).st_size > LARGE_FILE else 0
+                file = pq.ParquetFile(opened, metadata=known, buffer_size=at_once, pre_buffer=False)
                 if known is None:
                     refuse_changed(unit, self.types[unit.path], file.schema_arrow)
                     refuse_length(unit.path, self.lengths[unit.path], file.metadata.num_rows)
-                    refuse_replaced(unit, self.states[unit.path], state)
+                    refuse_replaced(unit, self.states[unit.path], opened)
                     footers[unit.path] = Footer(state, file.metadata)
                 yield from map(
                     piece,
@@ -268,25 +259,24 @@ def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
             )
 
 
-def refuse_replaced(unit: RowGroup, before: FileState, now: tuple[int, ...]) -> None:
+def refuse_replaced(unit: RowGroup, before: FileState, file: BinaryIO) -> None:
     """Raise a ValueError if a file was written since it was opened, with other contents.
 
     A footer has the extremes and the sizes of columns, and so nearly always differs where rows do.
     """
-    if now != before.file and digest_of_footer(unit.path) != before.footer:
+    if state_of(file) != before.file and digest_of_footer(file) != before.footer:
         raise ValueError(
             f"{unit.where}: the file was written again after it was opened, with other rows or in "
             "another way. Open it again."
         )
 
 
-def digest_of_footer(path: str) -> bytes:
+def digest_of_footer(file: BinaryIO) -> bytes:
     """Return a digest of what a file says of its row groups, which is at its end."""
-    with open(path, "rb") as file:
-        file.seek(-FOOTER_END, os.SEEK_END)
-        size = int.from_bytes(file.read(4), "little")
-        file.seek(-FOOTER_END - size, os.SEEK_END)
-        return hashlib.blake2b(file.read(size), digest_size=16).digest()
+    file.seek(-FOOTER_END, os.SEEK_END)
+    size = int.from_bytes(file.read(4), "little")
+    file.seek(-FOOTER_END - size, os.SEEK_END)
+    return hashlib.blake2b(file.read(size), digest_size=16).digest()
 
 
 def refuse_length(where: str, before: int, now: int) -> None:
@@ -343,18 +333,6 @@ def matches(path: str) -> list[str]:
     return found
 
 
-@contextlib.contextmanager
-def open_parquet(path: str, **options: Any) -> Iterator[Any]:
-    """Open a file, also one whose name is not in UTF-8, which pyarrow cannot open by name."""
-    with contextlib.ExitStack() as opened:
-        try:
-            path.encode()
-            source: Any = path
-        except UnicodeEncodeError:
-            source = opened.enter_context(open(path, "rb"))
-        yield opened.enter_context(pq.ParquetFile(source, **options))
-
-
 def cause_of(error: Exception, otherwise: str) -> str:
     """Say why a file cannot be read."""
     is_of_system = getattr(error, "errno", None) is not None  # and names the path
@@ -362,7 +340,7 @@ def cause_of(error: Exception, otherwise: str) -> str:
     return "It is encrypted; write it without encryption." if is_encrypted else otherwise
 
 
-def opened(path: str) -> tuple[Any, list[int], FileState]:
+def facts_of(path: str) -> tuple[Any, list[int], FileState]:
     """Return the schema of a file, the numbers of rows of its row groups, and its state.
 
     Raises
@@ -373,11 +351,11 @@ def opened(path: str) -> tuple[Any, list[int], FileState]:
     if find_spec("pyarrow") is None:
         raise ImportError("ParquetRows needs pyarrow. Install it with `pip install pyarrow`.")
     try:
-        state = state_of(path)
-        with open_parquet(path) as file:
+        with open_file(path) as opened:
+            file = pq.ParquetFile(opened)
             n_rows, found = file.metadata.num_rows, file.schema_arrow
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
-        digest = digest_of_footer(path)
+            state = FileState(state_of(opened), digest_of_footer(opened))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of columns' names
         why = cause_of(error, "It is not a Parquet file, or writing it was cut short.")
         raise ValueError(f"{path} cannot be read as Parquet: {error}. {why}") from error
@@ -386,4 +364,4 @@ def opened(path: str) -> tuple[Any, list[int], FileState]:
             f"{path} has {n_rows} rows, but its row groups have {sum(sizes)}. The file is damaged; "
             "write it again."
         )
-    return found, sizes, FileState(state, digest)
+    return found, sizes, state

@@ -1,4 +1,4 @@
-"""Write files completely or not at all."""
+"""Write files completely or not at all, and read nothing that is no file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 fcntl: Any = None  # Windows lacks it; but there nobody can remove a file that is open
@@ -67,6 +67,29 @@ def whole_file(path: str | os.PathLike) -> Generator[Path, None, None]:
             partial.unlink()
         if lock is not None:
             os.close(lock)
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a file to read it.
+
+    Raises
+    ------
+    OSError
+        If it is a folder, a device, or a pipe, which could be waited for without end.
+    """
+    return open(path, "rb", opener=opened)
+
+
+def opened(path: str, flags: int) -> int:
+    """Open a file without waiting, and see that it is one; a moment later the path may not be."""
+    found = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(found).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(found)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise OSError("it is a pipe or a device, not a file")
+    return found
 
 
 def checked_mode(target: Path) -> int | None:

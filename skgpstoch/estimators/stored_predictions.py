@@ -13,6 +13,7 @@ from sklearn.utils import get_tags
 
 from ..data.arguments import check_coverage
 from ..data.frames import is_frame
+from ..data.messages import warn
 from ..data.read_ahead import read_ahead
 from ..data.row_source import RowSource
 from .wrappers import predict_distribution
@@ -99,10 +100,16 @@ def predictions(
     is_table = is_frame(rows.example.X)
     takes_stored = rows.transform is None and (is_table or takes_missing(estimator))
     knows_names = hasattr(estimator, "feature_names_in_")
+    names = None if is_table and takes_stored else rows.feature_names
+    if names is not None and not knows_names:
+        if hasattr(estimator, "n_features_in_"):  # scikit-learn's words, of frames
+            known = f"{type(estimator).__name__} was fitted without feature names"
+            warn(f"X has feature names, but {known}", UserWarning)
+        names = None  # as the fit had none
     for chunk in read_ahead(rows.read(None)) if takes_stored else rows.chunks():
         if not len(chunk):
             continue
-        X = chunk.X if is_table and takes_stored else named(rows.feature_names, chunk.X)
+        X = named(names, chunk.X)
         if knows_names and is_frame(X):
             X = in_fitted_order(list(estimator.feature_names_in_), X)
         if is_classifier:

@@ -40,7 +40,7 @@ STATISTICS_WINDOW = 20  # rows averaged by the running statistics, in units of D
 EVALUATION_ROWS = 100  # training rows to predict held-out rows from, in units of D
 MIN_EVALUATION_ROWS = 10_000
 NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
-MAX_MATCHED_ROWS = 2_000  # what more rows would cost is much, what they would gain is little
+MAX_MATCHED_ROWS = 1_000  # what more rows would cost is much, what they would gain is little
 MATCHED = (
     0.15  # difference of log variances below which a larger λ costs the mean more than it gains
 )
@@ -278,6 +278,7 @@ class FiniteObjective(Objective):
     ) -> Tensor:
         """Return the mean log h, see :func:`predict_held_out`, for ridges (C,): (C,)."""
         s = spectrum(exact_statistics(members, X, rows.y, self.trained(rows)))
+        X, rows = X[: rows.n_held_out], rows[: rows.n_held_out]
         unseen = held_out_weight(rows, self.folds)
         return predict_held_out(s, members, X, rows.y, unseen, ridges).log_variance[:, 0]
 

@@ -21,7 +21,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from ..data.messages import is_raised_by_us, without_addresses
-from ..data.whole_file import checked_path
+from ..data.whole_file import checked_path, open_file
 from .failures import LONGEST_MESSAGE, mark_loaded
 from .fields import forget_folders
 from .forms import DAMAGE
@@ -170,9 +170,12 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
 
 def opened(path: Path) -> BinaryIO:
     """Open a file to read it, or raise a ValueError if it is a pipe, which may never end."""
-    if path.is_fifo():
-        raise ValueError(f"{str(path)!r} cannot be loaded: it is a pipe, not a file.")
-    return open(path, "rb")
+    try:
+        return open_file(path)
+    except OSError as error:
+        if error.errno is not None:  # the system's own errors name the path
+            raise
+        raise ValueError(f"{str(path)!r} cannot be loaded: {error}.") from error
 
 
 def loaded(file: Any, names: FileNames) -> Any:

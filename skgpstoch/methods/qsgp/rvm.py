@@ -51,6 +51,7 @@ from .parameters import BasisParameters, BasisRegressionParameters
 from .stochastic_rvm import INFINITE, StochasticRelevance
 
 RELEVANCE_SWEEPS = 500  # at most, of "auto"
+TIED = 1e-9
 HALF = 0.5  # of the rows, beyond which relevant ones are too many for intervals
 STOCHASTIC_BLOCK = 256  # basis functions of a step of AdaGrad, of "auto"
 STOCHASTIC_ROWS = 1024  # of such a step, of "auto", and of the control variate
@@ -59,7 +60,7 @@ STOCHASTIC_STEPS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RelevanceRecipe(BasisRecipe):
-    """One function for each row, most of which are removed."""
+    """One function for each distinct row, most of which are removed."""
 
     n_dense: int | str = 0  # while training; the closing posterior has all columns
     learns_precision: bool = True
@@ -85,7 +86,7 @@ class RelevanceRecipe(BasisRecipe):
             "intercept_": float(level[0]) if single else level,
         }
 
-    def remedy(self, plan: Plan) -> str:
+    def remedy(self, n_functions: int) -> str:
         return "Give a kernel with smaller length-scales, or a larger n_subset to learn them from."
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
@@ -157,7 +158,7 @@ def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     To say which R of m distinct rows are the vectors of a function takes log C(m, R) nats, beside
     the log loss of the rows. What tells of chance alone is no shorter than the entropy of shares.
     """
-    data, model = fitted.whole, fitted.posterior.model
+    data, model = fitted.judged, fitted.posterior.model
     if data is None or not model.likelihood.for_classes_only:
         return
     rows, w = judged_rows(data.X), np.ones(len(data)) if data.weight is None else data.weight
@@ -174,7 +175,7 @@ def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     loss = np.average(losses, weights=w[rows])
     shares = np.bincount(data.y[:, 0].astype(np.int64), w)
     found = Finding("description", "X", float(loss + choice), float(entropy(shares)))
-    if found.value > found.limit:
+    if found.value > found.limit * (1.0 + TIED):
         found = found._replace(
             severity="problem" if is_trained else "note",
             text=f"{model.basis.n_components} relevance vectors describe classes of {n:g} rows no "
@@ -242,7 +243,7 @@ class QSRVMParameters(BasisParameters):
 
 
 def rvm_recipe(p: QSRVMRegressor | QSRVMClassifier, likelihood: Likelihood) -> RelevanceRecipe:
-    """Return a function for each row, and a likelihood."""
+    """Return a function for each distinct row, and a likelihood."""
     recipe = RelevanceRecipe if p.solver == "newton" else StochasticRelevanceRecipe
     return recipe.of(
         p,

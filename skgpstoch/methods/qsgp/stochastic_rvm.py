@@ -1,8 +1,9 @@
 """QSRVM as published: stochastic gradients of the evidence lower bound, also for s.
 
 Evans & Nair, "Quadruply stochastic Gaussian processes", 2020, sec. I.3: QSGP with S = diag(s) and
-one function k(·, x_i) for each row. In q(w) = N(μ, CCᵀ) the first c columns of C are dense, the
-others diagonal (sec. 2.2). Minus twice the bound (2) is n·log 2πσ² + yᵀy/σ² − m plus the sum of
+one function k(·, x_i) for each row (the first of equal rows). In q(w) = N(μ, CCᵀ) the first c
+columns of C are dense, the others diagonal (sec. 2.2). Minus twice the bound (2) is
+n·log 2πσ² + yᵀy/σ² − m plus the sum of
 
     L_μ = (‖Φμ‖² − 2yᵀΦμ)/σ² + Σᵢ sᵢμᵢ²                                          (Theorem 1)
     L_C = (Σ_{r<c} ‖Φc_r‖² + Σ_{i≥c} c_ii²‖φ_i‖²)/σ² + Σᵢ sᵢ[CCᵀ]ᵢᵢ − 2Σᵢ log c_ii  (Theorem 2)

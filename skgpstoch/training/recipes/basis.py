@@ -105,7 +105,7 @@ class KernelFunctions:
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        Number m of functions, at most that of distinct rows; "auto" is one for each row, at most
+        Number m of functions, at most that of distinct rows; "auto" is one for each, at most
         `most`.
     most : float, default=10000
         Largest number of functions for "auto".
@@ -351,15 +351,15 @@ class BasisRecipe(Recipe):
         yield from super().findings(fitted)
         kernel = self.fitted_kernel(fitted)
         yield from self.kernel_findings(fitted, kernel, self.kernel, True)
-        plan = fitted.plan
+        m = fitted.posterior.model.basis.n_components
         if (data := fitted.whole) is not None:
-            n_rows = data.size - plan.folds.n_untrained
-            yield from of_number("n_components", self.basis.n_components, plan.n_inducing, n_rows)
-        yield from error_findings(fitted, kernel, self.remedy(plan), self.is_trained(fitted))
+            n_rows = data.size - fitted.plan.folds.n_untrained
+            yield from of_number("n_components", self.basis.n_components, m, n_rows)
+        yield from error_findings(fitted, kernel, self.remedy(m), self.is_trained(fitted))
 
-    def remedy(self, plan: Plan) -> str:
+    def remedy(self, n_functions: int) -> str:
         """Return the advice for a fit that misses a part of the function."""
-        return f"Raise n_components, now {plan.n_inducing}."
+        return f"Raise n_components, now {n_functions}."
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         return float(posterior.bound_of(X, rows))

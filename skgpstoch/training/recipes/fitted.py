@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...data.arrays import Scaling
+from ...data.equal_rows import MOST_COPIES
 from ...data.held_out import HeldOutPredictions
 from ...data.rows import Data
 from ...likelihoods.real import AdditiveNoise
@@ -39,6 +40,14 @@ class Fitted(NamedTuple):
         if self.data is None or (self.objective is not None and self.objective.streams):
             return None
         return self.data.counted()
+
+    @property
+    def judged(self) -> Data | None:
+        """The same rows; weights that training has divided, because they were huge, are divided."""
+        data = self.whole
+        if data is None or data.weight is None or data.weight.mean() <= MOST_COPIES:
+            return data
+        return data.in_unit(data.n_effective / self.posterior.n_rows)
 
     def among_first(self, n_first: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the given rows that became one of the first training rows, and which one each."""

@@ -40,8 +40,8 @@ MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the
 MOST_INDICATORS = 10_000_000  # of rows times classes, which take 80 MB
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
 BALANCED = (
-    "If the weights balance classes, fit without them, and choose a threshold instead (sklearn's "
-    "TunedThresholdClassifierCV). Otherwise: "
+    "If the weights balance classes, fit without them, and weight the predicted probabilities "
+    "instead. Otherwise: "
 )
 
 
@@ -52,7 +52,7 @@ def error_findings(
 
     `kernel` is the fitted one; None if it does not see the inputs.
     """
-    likelihood, data = fitted.posterior.likelihood, fitted.whole
+    likelihood, data = fitted.posterior.likelihood, fitted.judged
     if data is not None and isinstance(likelihood, Poisson):
         counts = counts_at(fitted, data, judged_rows(data.X))
         learns_it = likelihood.learns_dispersion

@@ -293,25 +293,36 @@ def test_vectors_that_describe_noise_are_told(is_noise):
     """Which rows are vectors counts, too: log C(n, R) of the n rows, for each function."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 5))
+    X[1] = X[0]  # 59 functions
     y = rng.integers(0, 3, 60) if is_noise else np.digitize(X[:, 0], [-0.5, 0.5])
     model = QSRVMClassifier(sk.RBF(0.5, "fixed"), n_subset=0, random_state=0)
-    told = pytest.warns(UserWarning, match="describe classes of 60 rows no better than shares")
+    told = pytest.warns(UserWarning, match="describe classes of .* rows no better than shares")
     if not is_noise:
         model.set_params(kernel=3.0**2 * sk.RBF(2.0))
         told = contextlib.nullcontext()
     with told:
         model.fit(X, y)
-    weighted, w = clone(model), rng.uniform(0.5, 1.5, 60)
+    weighted, w = clone(model), rng.uniform(0.8, 1.5, 60)
     with told if is_noise else contextlib.nullcontext():
-        weighted.fit(X, y, sample_weight=60 * w / w.sum())
-    for each, weight in [(model, np.ones(60)), (weighted, 60 * w / w.sum())]:
+        weighted.fit(X, y, sample_weight=w)
+    for each, weight in [(model, np.ones(60)), (weighted, w)]:
         (found,) = (finding for finding in each.diagnose() if finding.name == "description")
         losses = -np.log(each.predict_proba(X)[np.arange(60), y])
         R = (np.abs(each.dual_coef_) > 1e-9).sum(0)
-        choice = np.log(special.comb(60, R)).sum() / 60
+        choice = np.log(special.comb(59, R)).sum() / weight.sum()
         assert_allclose(found.value, np.average(losses, weights=weight) + choice, rtol=1e-6)
         assert_allclose(found.limit, stats.entropy(np.bincount(y, weight)))
         assert (found.severity == "problem") == is_noise
+
+
+def test_errors_of_rows_that_are_all_relevant_tell_nothing():
+    """They are rounding, and were called heavy tails, and intervals too wide."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(150, 4)), rng.normal(size=150)
+    with pytest.warns(UserWarning, match="150 of 150 rows are relevance vectors") as said:
+        model = QSRVMRegressor(random_state=0).fit(X, y)
+    assert len(said) == 1
+    assert {f.severity for f in model.diagnose() if "tails" in f.text} == {"note"}
 
 
 def test_latent_functions_start_small_and_others_as_large_as_the_kernel_says(sinc):

@@ -26,7 +26,14 @@ from skgpstoch import (
     SVGPRegressor,
     predict_to,
 )
-from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, parquet_writer, whole_file
+from skgpstoch.data import (
+    ChunkRows,
+    ParquetRows,
+    SequenceRows,
+    parquet_rows,
+    parquet_writer,
+    whole_file,
+)
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -493,7 +500,7 @@ def test_a_file_that_counts_too_many_rows_takes_no_memory_for_their_places(tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_a_page_that_says_that_it_is_long_takes_what_it_has(tmp_path):
+def test_a_page_that_says_that_it_is_long_takes_what_it_has(tmp_path, monkeypatch):
     """Of a buffered stream, pyarrow takes as much as the page says before it reads any of it."""
     path, n = tmp_path / "page.parquet", 20_000
     table = pa.table({"x": n * ["x" * 60], "y": np.arange(float(n))})
@@ -508,6 +515,10 @@ def test_a_page_that_says_that_it_is_long_takes_what_it_has(tmp_path):
     with pytest.raises(ValueError, match=r"row group 0 cannot be read: .*smaller .* than expected"):
         list(ParquetRows(path, target="y").tables())
     assert pool.max_memory() < max(before + 1, 20_000_000)
+    monkeypatch.setattr(parquet_rows, "LARGE_FILE", 0)
+    with pytest.raises(ValueError, match=r"row group 0 cannot be read: .*smaller .* than expected"):
+        list(ParquetRows(path, target="y").tables())
+    assert pool.max_memory() > 100_000_000
 
 
 def page_size(size):

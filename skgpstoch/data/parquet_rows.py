@@ -229,7 +229,8 @@ class ParquetRows(RowSource):
         except MemoryError as error:
             raise MemoryError(
                 f"{out_of_memory(f'{n_rows:,} rows of {unit.where}', error)} Lower buffer_rows, of "
-                "which a sixteenth is read at a time, or leave out columns of long texts."
+                "which a sixteenth is read at a time, or leave out columns of long texts. A file that "
+                "is damaged may ask for as much."
             ) from error
         except FileNotFoundError as error:
             raise ValueError(

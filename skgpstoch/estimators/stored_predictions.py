@@ -102,7 +102,7 @@ def predictions(
     knows_names = hasattr(estimator, "feature_names_in_")
     names = None if is_table and takes_stored else rows.feature_names
     if names is not None and not knows_names:
-        if hasattr(estimator, "n_features_in_"):  # scikit-learn's words, of frames
+        if rows.transform is None and hasattr(estimator, "n_features_in_"):  # as of a frame
             known = f"{type(estimator).__name__} was fitted without feature names"
             warn(f"X has feature names, but {known}", UserWarning)
         names = None  # as the fit had none

@@ -69,7 +69,7 @@ def test_weights_that_make_f_follow_a_rare_class_are_told(is_balanced):
     of_new = slice(400, None)
     p = np.average(model.predict_proba(X[of_new])[:, 1], weights=weight[of_new])
     is_off = abs(p - np.average(y[of_new], weights=weight[of_new])) > 0.05
-    is_told = any("of the rows' weights has a mean" in text for text in said)
+    is_told = any("of the rows, by weight, has a mean" in text for text in said)
     assert is_told == is_off == is_balanced
 
 

@@ -96,14 +96,14 @@ class Roles:
 
 
 def checked(table: Any, where: str) -> Any:
-    """Return a pyarrow table whose values, read from a file, are such as their types have.
+    """Return a pyarrow table that was read from a file, if its values are valid for their types.
 
-    pyarrow reads what is beyond a column's levels from elsewhere in memory, or crashes.
+    pyarrow reads a level that a column does not have from elsewhere in memory, or crashes.
 
     Raises
     ------
     ValueError
-        If strings are no UTF-8, or a level has a number that none has.
+        If strings are not UTF-8, or a column does not have one of its levels.
     """
     with readable(table, where):
         table.validate(full=True)

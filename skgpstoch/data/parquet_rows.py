@@ -28,10 +28,10 @@ with suppress(ImportError):  # `facts_of` says what is missing
     from .parquet_columns import checked, refuse_type, roles_of
 
 READ_BYTES = 2**18
-"""Bytes of a column that are read at a time of a large file, not a whole row group."""
+"""Bytes of a column that are read at a time, if a file is large; else all of a row group's."""
 
 LARGE_FILE = 2**26
-"""Bytes above which a file is read so. A page may then take what it says, and not what it has."""
+"""Bytes above which a file is large. pyarrow then takes the memory that a page says it needs."""
 
 LEAST_PIECE = 1024
 """Fewest rows that are read at a time, however small the buffer, because each read costs time."""
@@ -57,21 +57,29 @@ class RowGroup(NamedTuple):
 class Footer(NamedTuple):
     """What a file says of its row groups, and the state of the file when it was read."""
 
-    state: tuple[int, ...]
+    state: State
     metadata: Any
 
 
-class FileState(NamedTuple):
-    """What changes if a file does, and a digest of its footer."""
+class State(NamedTuple):
+    """What changes if a file does."""
 
-    file: tuple[int, ...]
+    place: int
+    size: int
+    time: int  # of the last write, in nanoseconds
+
+
+class FileState(NamedTuple):
+    """The state of a file, and a digest of its footer."""
+
+    file: State
     footer: bytes
 
 
-def state_of(file: BinaryIO) -> tuple[int, ...]:
-    """Return what changes if a file does: its place, its size and the time of the last write."""
+def state_of(file: BinaryIO) -> State:
+    """Return what changes if a file does."""
     found = os.fstat(file.fileno())
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return State(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class ParquetRows(RowSource):
@@ -215,7 +223,7 @@ class ParquetRows(RowSource):
             with open_file(unit.path) as opened:
                 state, footer = state_of(opened), footers.get(unit.path)
                 known = footer.metadata if footer is not None and footer.state == state else None
-                at_once = READ_BYTES if os.fstat(opened.fileno()).st_size > LARGE_FILE else 0
+                at_once = READ_BYTES if state.size > LARGE_FILE else 0
                 file = pq.ParquetFile(opened, metadata=known, buffer_size=at_once, pre_buffer=False)
                 if known is None:
                     refuse_changed(unit, self.types[unit.path], file.schema_arrow)
@@ -229,8 +237,8 @@ class ParquetRows(RowSource):
         except MemoryError as error:
             raise MemoryError(
                 f"{out_of_memory(f'{n_rows:,} rows of {unit.where}', error)} Lower buffer_rows, of "
-                "which a sixteenth is read at a time, or leave out columns of long texts. A file that "
-                "is damaged may ask for as much."
+                "which a sixteenth is read at a time, or leave out columns of long texts. A file "
+                "that is damaged may ask for as much."
             ) from error
         except FileNotFoundError as error:
             raise ValueError(

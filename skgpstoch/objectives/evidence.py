@@ -42,9 +42,9 @@ MIN_EVALUATION_ROWS = 10_000
 NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
 MAX_MATCHED_ROWS = 1_000  # what more rows would cost is much, what they would gain is little
 MATCHED = (
-    0.15  # difference of log variances below which a larger λ costs the mean more than it gains
+    0.15  # nats of a variance; to mend less, a larger λ would cost the mean more than it gains
 )
-MATCHED_DECADES = 6
+MATCHED_DECADES, MATCHED_STEPS = 6, 120  # of candidates for λ
 
 AsMean = Callable[[Tensor], Tensor]
 
@@ -257,11 +257,12 @@ class FiniteObjective(Objective):
 
         Fewer rows than features leave most weights free. Joined members leave more of them free
         than each member does, so that the λ and σ² of members would make variances too large.
-        *Measured* on friedman1, 150 rows, MINIMAX: 4 times the errors, and .9 after this.
+        *Measured* on friedman1, 150 rows, MINIMAX: standard deviations were 4 times the errors, and
+        are .9 times after this.
         """
         ridge, K = self.closing_ridge.exp(), len(self.folds)
         highest = ridge.max() * 10.0**MATCHED_DECADES
-        share = torch.linspace(0.0, 1.0, 20 * MATCHED_DECADES).to(ridge)
+        share = torch.linspace(0.0, 1.0, MATCHED_STEPS, dtype=ridge.dtype, device=ridge.device)
         ridges = torch.lerp(ridge.min().log(), highest.log(), share).exp()  # (C,)
         with evaluating(self.features):
             members = self.unseen_variance(self.features.members, X, rows, ridge)  # (P,)
@@ -270,7 +271,7 @@ class FiniteObjective(Objective):
         Z = U * values.clamp_min(0.0).sqrt()  # turned, it has only as many features as rows
         every = torch.arange(len(Z), device=Z.device)
         joined = self.unseen_variance(lambda i: Z[i].expand(K, -1, -1), every, rows, ridges)
-        index = (joined[:, None] > members + MATCHED).sum(0).clamp_max(len(ridges) - 1)
+        index = (joined[:, None] > members + MATCHED).sum(0).clamp_max(MATCHED_STEPS - 1)
         self.closing_ridge.copy_(torch.maximum(ridge, ridges[index]).log())
 
     def unseen_variance(

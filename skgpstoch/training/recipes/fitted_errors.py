@@ -39,10 +39,6 @@ from .fitted import Fitted
 MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
 MOST_INDICATORS = 10_000_000  # of rows times classes, which take 80 MB
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
-BALANCED = (
-    "If the weights balance classes, fit without them, and weight the predicted probabilities "
-    "instead. Otherwise: "
-)
 
 
 def error_findings(
@@ -144,15 +140,14 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
     k = int(far.argmax())
     found = Finding("shares of classes", "y", float(far[k]), SURE_SHARE)
     if found.value > found.limit:
-        counted = "rows" if data.weight is None else "rows' weights"
+        by = "" if data.weight is None else ", by weight,"
         found = found._replace(
             severity="problem" if is_trained else "note",
-            text=f"A class of {share[k]:.2g} of the {counted} has a mean probability of "
+            text=f"A class of {share[k]:.2g} of the rows{by} has a mean probability of "
             f"{mean[k]:.2g} where a row's own label is left out: f follows single labels, and "
             "probabilities of new rows are off.",
-            advice=f"{BALANCED if data.weight is not None else ''}Give a kernel with a larger "
-            "length_scale or a smaller variance, use SVGPClassifier, or fit with another "
-            "random_state."
+            advice="Give a kernel with a larger length_scale or a smaller variance, use "
+            "SVGPClassifier, or fit with another random_state."
             if is_trained
             else UNTRAINED,
         )

@@ -57,11 +57,11 @@ class RowGroup(NamedTuple):
 class Footer(NamedTuple):
     """What a file says of its row groups, and the state of the file when it was read."""
 
-    state: State
+    state: FileStat
     metadata: Any
 
 
-class State(NamedTuple):
+class FileStat(NamedTuple):
     """What changes if a file does."""
 
     place: int
@@ -72,14 +72,14 @@ class State(NamedTuple):
 class FileState(NamedTuple):
     """The state of a file, and a digest of its footer."""
 
-    file: State
+    file: FileStat
     footer: bytes
 
 
-def state_of(file: BinaryIO) -> State:
+def state_of(file: BinaryIO) -> FileStat:
     """Return what changes if a file does."""
     found = os.fstat(file.fileno())
-    return State(found.st_ino, found.st_size, found.st_mtime_ns)
+    return FileStat(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class ParquetRows(RowSource):

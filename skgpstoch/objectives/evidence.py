@@ -41,9 +41,7 @@ EVALUATION_ROWS = 100  # training rows to predict held-out rows from, in units o
 MIN_EVALUATION_ROWS = 10_000
 NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
 MAX_MATCHED_ROWS = 1_000  # what more rows would cost is much, what they would gain is little
-MATCHED = (
-    0.15  # nats of a variance; to mend less, a larger λ would cost the mean more than it gains
-)
+MATCHED = 0.15  # of log h; to mend a smaller excess, λ would cost the mean more than it gains
 MATCHED_DECADES, MATCHED_STEPS = 6, 120  # of candidates for λ
 
 AsMean = Callable[[Tensor], Tensor]

@@ -179,8 +179,8 @@ def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
         found = found._replace(
             severity="problem" if is_trained else "note",
             text=f"{model.basis.n_components} relevance vectors describe classes of {n:.0f} rows "
-            f"no better than shares of classes do, in {found.value:.2g} nats a row, {choice:.2g} of "
-            f"them for which rows they are, instead of {found.limit:.2g}. New rows may be "
+            f"no better than shares of classes do, in {found.value:.2g} nats a row, {choice:.2g} "
+            f"of them for which rows they are, instead of {found.limit:.2g}. New rows may be "
             "predicted worse than by the shares.",
             advice="Use QSGPClassifier, SVGPClassifier or more rows." if is_trained else UNTRAINED,
         )

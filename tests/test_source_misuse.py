@@ -461,6 +461,25 @@ def test_lists_are_refused_however_many_there_are(tmp_path):
     assert time.process_time() - began < 20.0  # it took more than a minute
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_chunks_of_many_levels_are_shuffled(stored, tmp_path):
+    """Each has 90, whose numbers pandas keeps in 8 bits; all have 270."""
+    frames = [
+        pd.DataFrame({"a": np.arange(90.0), "c": pd.Categorical([f"{k} {i}" for i in range(90)])})
+        for k in range(3)
+    ]
+    for k, frame in enumerate(frames):
+        frame.assign(y=k).to_parquet(tmp_path / f"{k}.parquet")
+    rows = ChunkRows(lambda: iter((frame, np.full(90, k)) for k, frame in enumerate(frames)))
+    if stored:
+        rows = ParquetRows(tmp_path / "*.parquet", "y")
+    rows.shuffle_to(tmp_path / "out")
+    found = pd.read_parquet(tmp_path / "out")
+    expected = pd.concat(frame.astype({"c": str}).assign(y=k) for k, frame in enumerate(frames))
+    assert found["c"].dtype == "category"
+    assert sorted(found.to_numpy().tolist()) == sorted(expected.to_numpy().tolist())
+
+
 def test_levels_that_a_column_does_not_have_are_refused(tmp_path):
     """Their rows were written from what lies elsewhere in memory, or nothing was: a crash."""
     path = tmp_path / "levels.parquet"

@@ -221,6 +221,7 @@ class Buckets:
         ValueError
             If there is no type for a column of these rows and of those before.
         """
+        table = widened(table)
         with types_named():
             known = [table.schema] if self.schema is None else [self.schema, table.schema]
             self.schema = pa.unify_schemas(known, promote_options="permissive")
@@ -267,6 +268,16 @@ class Buckets:
         with types_named():
             table = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
         return table.take(np.argsort(table[self.hashes].to_numpy()))
+
+
+def widened(table: Any) -> Any:
+    """Return a table whose levels have numbers of 32 bits, because other chunks may have others."""
+    for j, field in enumerate(table.schema):
+        kind = field.type
+        if pa.types.is_dictionary(kind) and kind.index_type.bit_width < 32:
+            kind = pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
+            table = table.set_column(j, field.with_type(kind), table.column(j).cast(kind))
+    return table
 
 
 @contextmanager

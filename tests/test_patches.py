@@ -16,7 +16,8 @@ from skgpstoch.models.features.patches import (
     gather,
 )
 from skgpstoch.models.features.sums import SumFeatures
-from skgpstoch.training.recipes.images import choose_patches, first_of_each
+from skgpstoch.training.recipes.images import choose_patches
+from skgpstoch.training.recipes.points import first_of_each
 
 F64 = torch.float64
 GREY = Geometry((5, 6, 1), (3, 2))

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ... import kernels
 from ...data.arrays import Scaling
-from ...data.equal_rows import first_of_equal
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...likelihoods.base import Likelihood
@@ -36,6 +35,7 @@ from .fitted import Fitted
 from .fitted_errors import error_findings
 from .kernel_choice import START_NOISE, KernelChoice, default_kernel
 from .plan import Folds, Plan, Sizes, Start, Training, load_fitted
+from .points import first_of_each
 from .recipe import Problem, Recipe, started
 
 MOST_AUTO = 10_000  # most basis functions for "auto"
@@ -140,8 +140,8 @@ class KernelFunctions:
     def build(
         self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
     ) -> BasisFunctions:
-        first = first_of_equal(X.cpu().numpy())[:m]  # a function twice is no second function
-        return KernelBasis(kernel, X[torch.from_numpy(first).to(X.device)], self.is_diagonal)
+        first = first_of_each(X)[:m]  # a function twice is no second function
+        return KernelBasis(kernel, X[first], self.is_diagonal)
 
 
 BasisBuilder = FourierFunctions | KernelFunctions

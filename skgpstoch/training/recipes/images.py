@@ -29,7 +29,7 @@ from .fitted import Fitted
 from .inducing import InducingBuilder, make_features
 from .layers import NARROWEST, NOISE, beginning, check_draws_of_layers, described_layers
 from .plan import positive_integers
-from .points import centres_of_clusters
+from .points import centres_of_clusters, first_of_each
 from .recipe import Problem
 from .variational import prior_blocks
 
@@ -309,11 +309,3 @@ def choose_patches(
     unit = covariances.unit(rows)
     centres = centres_of_clusters((rows / unit).cpu().double().numpy(), n_points, generator)
     return torch.from_numpy(centres).to(X) * unit
-
-
-def first_of_each(rows: Tensor) -> Tensor:
-    """Return the index of the first occurrence of each distinct row, in order."""
-    _, inverse = torch.unique(rows, dim=0, return_inverse=True)
-    count = torch.arange(len(rows), device=rows.device)
-    first = torch.full((int(inverse.max()) + 1,), len(rows), device=rows.device)
-    return first.scatter_reduce_(0, inverse, count, "amin").sort().values

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...data.arrays import Scaling, named_array
+from ...data.equal_rows import first_of_equal
 from ...data.inner_fits import fitted_inside
 from ...maths.pivoted_cholesky import pivoted_cholesky
 from ...models.features.inducing import InducingFeatures
@@ -92,6 +93,11 @@ def choose_points(
     scale = scale if unit is None else unit.cpu().double().numpy()
     centres = centres_of_clusters((rows - offset) / scale, n_points, generator, counts)
     return torch.from_numpy(centres * scale + offset).to(X)
+
+
+def first_of_each(rows: Tensor) -> Tensor:
+    """Return the index of the first occurrence of each distinct row, in order."""
+    return torch.from_numpy(first_of_equal(rows.cpu().numpy())).to(rows.device)
 
 
 def centres_of_clusters(

@@ -26,7 +26,9 @@ from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.methods.qsgp.stochastic_rvm import StochasticRelevance, relevant_part
 from skgpstoch.models.features.basis_functions import KernelBasis
+from skgpstoch.models.posteriors import chevron
 from skgpstoch.models.posteriors.chevron import ChevronModel, ChevronPosterior
+from skgpstoch.objectives import relevance
 from skgpstoch.objectives.relevance import START_ROWS, start_precision
 
 KERNEL = sk.RBF(1.5, "fixed")
@@ -315,6 +317,16 @@ def test_vectors_that_describe_noise_are_told(is_noise):
         assert (found.severity == "problem") == is_noise
 
 
+def test_closing_starts_from_the_weights_of_training():
+    """From the prior's variances, Newton's first step went to weights of 60: p was off by .38."""
+    rng = np.random.default_rng(1)
+    X, y = np.repeat(np.arange(16.0), 2)[:, None], np.tile([0, 1], 16)
+    p = special.expit((X[:, 0] - 8.0) / 2.0)
+    counts = np.round(1000.0 * np.where(y, p, 1.0 - p) * rng.uniform(0.9, 1.1, 32))
+    model = QSRVMClassifier(random_state=1).fit(X, y, sample_weight=counts)
+    assert_allclose(model.predict_proba(X)[:, 1], p, atol=0.02)
+
+
 def test_errors_of_rows_that_are_all_relevant_tell_nothing():
     """They are rounding, and were called heavy tails, and intervals too wide."""
     rng = np.random.default_rng(0)
@@ -336,13 +348,19 @@ def test_latent_functions_start_small_and_others_as_large_as_the_kernel_says(sin
         assert_allclose((phi.square().sum(1) / s).mean().detach(), variance)
 
 
-def test_kernels_beyond_what_can_be_computed_with_are_refused():
+def test_inputs_have_any_scale_that_can_be_computed_with(monkeypatch):
     rng = np.random.default_rng(12269)
-    X = 1e40 * rng.standard_normal((30, 4))
-    y = np.sin(X[:, 0] / 1e40)
+    X = rng.standard_normal((30, 4))
+    y = np.sin(X[:, 0])
     model = QSRVMRegressor(sk.RBF() + sk.DotProduct(), max_iter=3, random_state=0)
+    scores = [clone(model).fit(scale * X, y).score(scale * X, y) for scale in (1e40, 1e60)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-6)
+    assert scores[0] > 0.8
+    with pytest.raises(ValueError, match="Training diverged"):
+        clone(model).fit(1e100 * X, y)
+    monkeypatch.setattr(relevance, "scales", lambda *of: torch.nan * chevron.scales(*of))
     with pytest.raises(ValueError, match=r"Scale X \(StandardScaler\)"):
-        model.fit(X, y)
+        clone(model).fit(X, y)
 
 
 # ---- as published

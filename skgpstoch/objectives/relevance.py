@@ -29,7 +29,7 @@ from ..data.rows import Rows
 from ..likelihoods.real import Gaussian
 from ..maths.linalg import NotPositiveDefiniteError, cholesky
 from ..models.features.basis_functions import KernelBasis
-from ..models.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
+from ..models.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl, scales
 from .blockwise import Block, BlockwiseObjective, Sweep, unit_diagonal
 
 PRUNED = 1e-4  # γ_i below which a function goes
@@ -146,7 +146,10 @@ class RelevanceObjective(BlockwiseObjective):
             learns_precision=True,
         )
         closing.s.copy_(model.s[keep])
-        closing.start_from_prior_()
+        # As wide as the prior, f would be of any sign, and a step of Newton's far too long.
+        closing.start_from_(
+            scales(model.columns, model.std, torch.arange(len(keep), device=keep.device))[keep]
+        )
         closing.columns[..., 0] = model.columns[keep, :, 0].double()
         rest = BlockwiseObjective(
             closing,

@@ -112,6 +112,11 @@ class ChevronModel(Module):
         for groups, members in self.blocks(2**16):
             s = self.s[members] if len(self.s) else self.basis.diagonal(groups, members)[:, None]
             self.std[members] = s.rsqrt().to(self.std)
+        self.start_from_(self.std.clone())
+
+    def start_from_(self, scales: Tensor) -> None:
+        """Set μ = 0 and c_ii to scales (m, P)."""
+        self.std.copy_(scales)
         c = torch.arange(self.n_dense, device=self.columns.device)
         self.columns.zero_()
         self.columns[c, :, 1 + c] = self.std[c]

@@ -392,7 +392,7 @@ def test_missing_numbers_are_predicted_where_the_model_takes_them(path):
         expected = model.predict(frame[["a", "b"]])
         np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
     with pytest.raises(ValueError, match="column 'b' of X has missing values"):
-        predict_to(clone(MODEL).fit(X, Y), rows, out)
+        predict_to(clone(MODEL).fit(pd.DataFrame(X, columns=["a", "b"]), Y), rows, out)
 
 
 def fifo_in(folder, name):

@@ -247,11 +247,6 @@ def n_distinct(columns: np.ndarray) -> int:
     return int(np.count_nonzero(keys[1:] != keys[:-1])) + min(len(keys), 1)
 
 
-def first_of_equal(columns: np.ndarray) -> np.ndarray:
-    """Return the positions of rows that equal none before, ascending."""
-    return np.sort(np.unique(digests([columns]), return_index=True)[1])
-
-
 def digests(tables: list[np.ndarray]) -> np.ndarray:
     """Return 64 bits for each row of tables side by side, (n,).
 

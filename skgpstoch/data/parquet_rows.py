@@ -55,29 +55,29 @@ class RowGroup(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What a file says of its row groups, and the state of the file when it was read."""
+    """What a file says of its row groups, and its stat when that was read."""
 
-    state: FileStat
+    stat: FileStat
     metadata: Any
 
 
 class FileStat(NamedTuple):
-    """What changes if a file does."""
+    """What the system says of a file; it changes if the file does."""
 
     place: int
     size: int
     time: int  # of the last write, in nanoseconds
 
 
-class FileState(NamedTuple):
-    """The state of a file, and a digest of its footer."""
+class FileIdentity(NamedTuple):
+    """What tells whether a file is still the same: its stat, or else a digest of its footer."""
 
-    file: FileStat
+    stat: FileStat
     footer: bytes
 
 
-def state_of(file: BinaryIO) -> FileStat:
-    """Return what changes if a file does."""
+def stat_of(file: BinaryIO) -> FileStat:
+    """Return what the system says of an open file."""
     found = os.fstat(file.fileno())
     return FileStat(found.st_ino, found.st_size, found.st_mtime_ns)
 
@@ -132,7 +132,7 @@ class ParquetRows(RowSource):
         schemas = {path: schema for path, (schema, *_) in found.items()}
         self.roles = roles_of(schemas, features, given, transforms=transform is not None)
         self.types = {path: types_of(schema, self.roles.used) for path, schema in schemas.items()}
-        self.states = {path: state for path, (*_, state) in found.items()}
+        self.identities = {path: identity for path, (*_, identity) in found.items()}
         sizes = {path: sizes for path, (_, sizes, _) in found.items()}
         self.units, self.lengths = row_groups(sizes), {path: sum(n) for path, n in sizes.items()}
 
@@ -220,16 +220,16 @@ class ParquetRows(RowSource):
 
         n_rows = min(CHUNK_ROWS, max(LEAST_PIECE, self.buffer_rows // BUFFER_PARTS))
         try:
-            with open_file(unit.path) as opened:
-                state, footer = state_of(opened), footers.get(unit.path)
-                known = footer.metadata if footer is not None and footer.state == state else None
-                at_once = READ_BYTES if state.size > LARGE_FILE else 0
-                file = pq.ParquetFile(opened, metadata=known, buffer_size=at_once, pre_buffer=False)
+            with open_file(unit.path) as stream:
+                stat, footer = stat_of(stream), footers.get(unit.path)
+                known = footer.metadata if footer is not None and footer.stat == stat else None
+                at_once = READ_BYTES if stat.size > LARGE_FILE else 0
+                file = pq.ParquetFile(stream, metadata=known, buffer_size=at_once, pre_buffer=False)
                 if known is None:
                     refuse_changed(unit, self.types[unit.path], file.schema_arrow)
                     refuse_length(unit.path, self.lengths[unit.path], file.metadata.num_rows)
-                    refuse_replaced(unit, self.states[unit.path], opened)
-                    footers[unit.path] = Footer(state, file.metadata)
+                    refuse_replaced(unit, self.identities[unit.path], stream)
+                    footers[unit.path] = Footer(stat, file.metadata)
                 yield from map(
                     piece,
                     file.iter_batches(n_rows, [unit.number], self.roles.used, use_threads=False),
@@ -268,12 +268,12 @@ def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
             )
 
 
-def refuse_replaced(unit: RowGroup, before: FileState, file: BinaryIO) -> None:
+def refuse_replaced(unit: RowGroup, before: FileIdentity, file: BinaryIO) -> None:
     """Raise a ValueError if a file was written since it was opened, with other contents.
 
     A footer has the extremes and the sizes of columns, and so nearly always differs where rows do.
     """
-    if state_of(file) != before.file and digest_of_footer(file) != before.footer:
+    if stat_of(file) != before.stat and digest_of_footer(file) != before.footer:
         raise ValueError(
             f"{unit.where}: the file was written again after it was opened, with other rows or in "
             "another way. Open it again."
@@ -349,8 +349,8 @@ def cause_of(error: Exception, otherwise: str) -> str:
     return "It is encrypted; write it without encryption." if is_encrypted else otherwise
 
 
-def facts_of(path: str) -> tuple[Any, list[int], FileState]:
-    """Return the schema of a file, the numbers of rows of its row groups, and its state.
+def facts_of(path: str) -> tuple[Any, list[int], FileIdentity]:
+    """Return the schema of a file, the numbers of rows of its row groups, and its identity.
 
     Raises
     ------
@@ -360,11 +360,11 @@ def facts_of(path: str) -> tuple[Any, list[int], FileState]:
     if find_spec("pyarrow") is None:
         raise ImportError("ParquetRows needs pyarrow. Install it with `pip install pyarrow`.")
     try:
-        with open_file(path) as opened:
-            file = pq.ParquetFile(opened)
+        with open_file(path) as stream:
+            file = pq.ParquetFile(stream)
             n_rows, found = file.metadata.num_rows, file.schema_arrow
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
-            state = FileState(state_of(opened), digest_of_footer(opened))
+            identity = FileIdentity(stat_of(stream), digest_of_footer(stream))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of columns' names
         why = cause_of(error, "It is not a Parquet file, or writing it was cut short.")
         raise ValueError(f"{path} cannot be read as Parquet: {error}. {why}") from error
@@ -373,4 +373,4 @@ def facts_of(path: str) -> tuple[Any, list[int], FileState]:
             f"{path} has {n_rows} rows, but its row groups have {sum(sizes)}. The file is damaged; "
             "write it again."
         )
-    return found, sizes, state
+    return found, sizes, identity

@@ -77,10 +77,10 @@ def open_file(path: str | Path) -> BinaryIO:
     OSError
         If it is a folder, a device, or a pipe, which could be waited for without end.
     """
-    return open(path, "rb", opener=opened)
+    return open(path, "rb", opener=opener_of_files)
 
 
-def opened(path: str, flags: int) -> int:
+def opener_of_files(path: str, flags: int) -> int:
     """Open a file without waiting, and see that it is one; a moment later the path may not be."""
     found = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(found).st_mode

@@ -379,6 +379,11 @@ def first_pass(
     """Read the rows of a source once, each rank its own.
 
     `look` reads a part, and returns the size of the sample and the facts.
+
+    Raises
+    ------
+    ValueError
+        If fewer than two rows of all ranks have a positive weight.
     """
     with agreed(group):
         source.check_has_target()

@@ -166,7 +166,8 @@ def of_local_classes(
         p = Predicted.of_classes(y, q, fitted.posterior.likelihood).mean.numpy()
     labels = np.eye(p.shape[1])[data.y[:, 0].astype(np.int64)]
     error, rival = labels[rows] - p, "AutoGaussianProcessClassifier"
-    yield from of_local(rows, error, data.X, labels, kernel, is_trained, rival, data.weight)
+    w = data.weight
+    yield from of_local(rows, error, data.X, labels, kernel, is_trained, rival, weight=w)
 
 
 class Followed(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...data.arrays import Scaling, named_array
-from ...data.equal_rows import first_of_equal
+from ...data.equal_rows import digests
 from ...data.inner_fits import fitted_inside
 from ...maths.pivoted_cholesky import pivoted_cholesky
 from ...models.features.inducing import InducingFeatures
@@ -97,7 +97,8 @@ def choose_points(
 
 def first_of_each(rows: Tensor) -> Tensor:
     """Return the index of the first occurrence of each distinct row, in order."""
-    return torch.from_numpy(first_of_equal(rows.cpu().numpy())).to(rows.device)
+    first = np.unique(digests([rows.cpu().numpy()]), return_index=True)[1]
+    return torch.from_numpy(np.sort(first)).to(rows.device)
 
 
 def centres_of_clusters(

@@ -68,6 +68,11 @@ class Chunk:
         return Chunk(where=self.where, **arrays)
 
     @property
+    def row_counts(self) -> np.ndarray:
+        """How many rows each row counts for, (m,): its weight, or 1."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
+    @property
     def first(self) -> int:
         """Number of the first row; the chunk must have at least one row."""
         return int(self.rows[0])

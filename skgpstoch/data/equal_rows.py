@@ -279,7 +279,7 @@ def in_order(data: Data, keys: np.ndarray) -> np.ndarray:
     bins = np.rint((X - low) / np.where(high > low, high - low, 1.0) * N_BINS)
     are_few = n_distinct(bins) <= FEW_SHARED * len(data)
     columns = [*bins.T, *data.y.T, *X.T] if are_few else [*X.T, *data.y.T]
-    weight = np.ones(len(data)) if data.weight is None else data.weight
+    weight = data.row_counts
     return lexicographic([*columns, keys, weight])
 
 

@@ -277,6 +277,11 @@ class Data(_Columns):
         return [column for column in columns if column is not None]
 
     @property
+    def row_counts(self) -> np.ndarray:
+        """How many rows each row counts for, (n,): its weight, or 1."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
+    @property
     def n_effective(self) -> float:
         """Sum of the weights of the rows."""
         return float(len(self) if self.weight is None else self.weight.sum())
@@ -297,7 +302,7 @@ class Data(_Columns):
 
     def weighed(self) -> Data:
         """Return the rows with explicit weights, even if they are all 1."""
-        return self if self.weight is not None else replace(self, weight=np.ones(len(self)))
+        return replace(self, weight=self.row_counts)
 
     def joined(self, other: Data) -> Data:
         """Return these rows and others below; without a weight it is 1, without an error 0."""

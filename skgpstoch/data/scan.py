@@ -131,7 +131,7 @@ class Tally:
         if len(chunk) == 0:
             return
         self.n_rows += len(chunk)
-        weight = np.ones(len(chunk)) if chunk.weight is None else chunk.weight
+        weight = chunk.row_counts
         self.n_effective += float(weight.sum())
         self.sum_of_squares += float(np.square(np.minimum(weight, MOST_WEIGHT)).sum())
         self.smallest.add(chunk)
@@ -150,7 +150,7 @@ class Tally:
     def add_numbers(self, chunk: Chunk) -> None:
         """Add targets that are numbers."""
         y = as_dtype(chunk.y, np.dtype(np.float64), f"{chunk.where}: y")
-        weight = np.ones(len(y)) if chunk.weight is None else chunk.weight
+        weight = chunk.row_counts
         known = y if self.extremes is None else np.concatenate([self.extremes, y])
         self.extremes = np.stack([known.min(0), known.max(0)])
         refuse_huge(self.extremes)

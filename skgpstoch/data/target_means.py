@@ -70,7 +70,7 @@ class Targets(NamedTuple):
             fold = rng.permutation(len(rows)) % N_FOLDS
         else:
             fold = group_folds(rows.cluster, N_FOLDS, rng)
-        weight = np.ones(len(rows)) if rows.weight is None else rows.weight
+        weight = rows.row_counts
         return cls(row, place, rows.y, weight, fold)
 
 

@@ -142,7 +142,7 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         self.weights_ = shares.density
         self._models = [each.model for each in found]
         held_out = mixture_of_classes([model.held_out_ for model in self._models], self.weights_)
-        weight = np.ones(len(data)) if data.weight is None else data.weight
+        weight = data.row_counts
         judged, done = (held_out, weight[held_out.rows]), share_done(self.budget_)
         self._tables = class_calibration(*judged, self.classes_), class_limits(*judged, done)
         return [*of_floor(floor, held_out), *of_single_groups(data, self.classes_)]

@@ -120,7 +120,7 @@ def late_gain(scores: list[float]) -> float:
 
 def sure_rows(data: Data) -> np.ndarray:
     """Return how many rows each row counts for, (n,), in all as many as say something."""
-    weight = np.ones(len(data)) if data.weight is None else data.weight
+    weight = data.row_counts
     return weight * min(1.0, n_observed(data) / weight.sum())
 
 
@@ -399,7 +399,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         lattice = self._lattice
         self.atoms_ = None if lattice is None else lattice.atoms
         self.atom_weight_ = 0.0 if lattice is None else lattice.weight
-        weight = np.ones(len(data)) if data.weight is None else data.weight
+        weight = data.row_counts
         held_out = self._mix([each.model.held_out_ for each in found], shares, data)
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)

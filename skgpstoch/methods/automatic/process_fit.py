@@ -108,7 +108,7 @@ def relative_weights(rows: Data) -> np.ndarray:
     observations that agree would be. *Measured* with weights from .6 to 2 at 80 rows: 95 %
     intervals held 94 % of new rows with weights as they are, 96 % with weights of mean 1.
     """
-    weight = np.ones(len(rows)) if rows.weight is None else rows.weight.astype(np.float64)
+    weight = rows.row_counts.astype(np.float64)
     return weight / weight.mean()
 
 

@@ -161,7 +161,7 @@ def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     data, model = fitted.judged, fitted.posterior.model
     if data is None or not model.likelihood.for_classes_only:
         return
-    rows, w = judged_rows(data.X), np.ones(len(data)) if data.weight is None else data.weight
+    rows, w = judged_rows(data.X), data.row_counts
     n = w.sum()
     y, (_, q) = (
         torch.from_numpy(fitted.scaled_targets(data)[rows]),

@@ -132,7 +132,7 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
             return
         p = Predicted.of_classes(y, followed.without_own(), likelihood).mean.numpy()
     codes = data.y[rows, 0].astype(np.int64)
-    w = np.ones(len(rows)) if data.weight is None else data.weight[rows]
+    w = data.row_counts[rows]
     w = w / w.sum()
     share, mean = np.bincount(codes, w, p.shape[1]), w @ p
     error = np.sqrt(np.maximum(np.square(w) @ (p * (1.0 - p)), np.finfo(float).tiny))

@@ -1681,9 +1681,42 @@ def test_what_a_row_tells_alone_falls_with_its_lag():
     """log(1 + D/k) has no part in the choice if no total variance is twice another."""
     kernel = from_sklearn(2.0 * sk.RBF(1.0)).double()
     G, D = torch.zeros(3, 1, dtype=torch.float64), torch.tensor([[0.0], [2.0], [6.0]]).double()
-    assert_allclose(lag(kernel, G, D).detach(), np.log([1.0, 2.0, 4.0]))
-    assert lag(kernel, G, 0.3 * D) is None
-    assert lag(kernel, G, D + 6.0) is None
+    w = torch.ones(3).double()
+    assert_allclose(lag(kernel, G, D, w).detach(), np.log([1.0, 2.0, 4.0]))
+    assert lag(kernel, G, 0.3 * D, w) is None
+    assert lag(kernel, G, D + 6.0, w) is None
+    for weight in (torch.tensor([1.0, 7.0, 0.1]), torch.tensor([9.0, 0.01, 2.0])):
+        assert_allclose(
+            lag(kernel, G, D / weight[:, None], weight).detach(), np.log([1.0, 2.0, 4.0])
+        )
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_heavy_rows_are_no_nearer(repeats):
+    """All neighbours were of the kind that weighs more: the mean was half a deviation off."""
+    rng = np.random.default_rng(0)
+    X, is_up = rng.uniform(-3.0, 3.0, (600, 2)), np.arange(600) % 2 == 0
+    f = np.sin(X[:, 0])
+    y, w = f + np.where(is_up, 1.5, -0.5) + 0.3 * rng.standard_normal(600), np.where(is_up, 3, 1)
+    model = NNGPRegressor(likelihood="gaussian", max_iter=1, n_neighbors_predict=64, random_state=0)
+    if repeats:
+        model.fit(X.repeat(w, 0), y.repeat(w))
+    else:
+        model.fit(X, y, w)
+    assert abs((model.predict(X) - f - 1.0).mean()) < 0.05
+
+
+def test_means_that_do_not_follow_weights_are_told():
+    """A sample drawn by y, with inverse probabilities as weights, and a rough f."""
+    rng = np.random.default_rng(0)
+    X, error = rng.uniform(-3.0, 3.0, (4000, 2)), 0.7 * rng.standard_normal(4000)
+    p = np.where(error > 0.0, 1.0, 0.2)
+    drawn = np.flatnonzero(rng.random(4000) < p)[:400]
+    X, y, w = X[drawn], (np.sin(X[:, 0]) + error)[drawn], 1.0 / p[drawn]
+    rough = NNGPRegressor(sk.Matern([0.4, 0.2], nu=0.5), max_iter=1, random_state=0)
+    with pytest.warns(UserWarning, match="too high on average: over .* left-out rows") as caught:
+        rough.fit(X, y, w)
+    assert "Weights depend on y" in str(caught[0].message)
 
 
 @pytest.mark.slow

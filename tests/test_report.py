@@ -13,6 +13,7 @@ from skgpstoch.data.held_out import (
     of_classes,
 )
 from skgpstoch.data.target_transforms import LogTarget
+from skgpstoch.estimators.mean_findings import clear_z
 from skgpstoch.methods.automatic.held_out_errors import of_held_out_errors
 from skgpstoch.methods.automatic.report import (
     FEWEST_TESTED,
@@ -21,7 +22,6 @@ from skgpstoch.methods.automatic.report import (
     calibration_by_group,
     class_calibration,
     class_limits,
-    clear_z,
     coverage_by_group,
     limits,
     of_coverage,
@@ -312,6 +312,20 @@ def test_means_of_skewed_targets_that_are_too_low_are_found(y):
     assert "too high on average" in high.message
     assert "target_transform" not in high.message  # logarithms need positive numbers
     assert "predict_distribution(X).median()" in high.message
+
+
+def test_the_mean_error_that_is_told_is_that_of_the_whole_fit(y):
+    """Held-out rows are those of single networks, which may be off where their mixture is not."""
+    held_out, weight = predicted(np.exp(y), 1.0, 1.0, rows=np.arange(400) + 5), np.ones(400)
+
+    def found(means):
+        told = of_held_out_errors(held_out, weight, fitted=means)
+        return next(each for each in told if each.name == "mean error")
+
+    fine = found(lambda rows: np.exp(y)[rows - 5, None])
+    assert (fine.severity, round(fine.value, 9)) == ("fine", 0.0)
+    low = found(lambda rows: np.exp(y)[rows - 5, None] - 0.5)
+    assert (low.severity, "400 training rows" in low.message) == ("problem", True)
 
 
 def test_a_mean_error_must_be_sure_and_large(y):

@@ -1,6 +1,7 @@
 """Sources of rows where arrays, other files or fitted transformers are asked for."""
 
 import base64
+import io
 import itertools
 import os
 import time
@@ -434,6 +435,18 @@ def test_views_of_strings_are_shuffled_and_joined_with_strings(tmp_path, kind):
     ParquetRows(paths, "y").shuffle_to(tmp_path / "c.parquet")
     found = pq.read_table(tmp_path / "c.parquet")
     assert sorted(found["w"].to_pylist()) == sorted(2 * words.to_pylist())
+
+
+@pytest.mark.parametrize("parameters", [b"{}", b"[1]", b"", b'{"freq": 5}', b"[" * 10_000])
+def test_odd_periods_are_errors_that_name_the_file(tmp_path, parameters):
+    """They were those of pandas, which reads these types once it has written any file."""
+    pd.DataFrame({"a": [1.0]}).to_parquet(io.BytesIO())
+    path, name = tmp_path / "periods.parquet", b"ARROW:extension:name"
+    of_type = {name: b"pandas.period", b"ARROW:extension:metadata": parameters}
+    fields = [pa.field("c", pa.int64(), metadata=of_type), pa.field("y", pa.float64())]
+    pq.write_table(pa.table([[1, 2, 3], [1.0, 2.0, 3.0]], schema=pa.schema(fields)), path)
+    with pytest.raises(ValueError, match=r"periods\.parquet"):
+        list(ParquetRows(path, "y", transform=StandardScaler()).read(None))
 
 
 def test_only_the_index_columns_of_pandas_are_left_out(tmp_path):

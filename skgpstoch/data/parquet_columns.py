@@ -127,7 +127,7 @@ def readable(table: Any, where: str) -> Iterator[None]:
     """Raise a ValueError that names the columns, if those of a table cannot be read."""
     try:
         yield
-    except (pa.ArrowException, ValueError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         kinds = ", ".join(f"{field.name!r:.40} ({field.type})" for field in unread(table))
         raise ValueError(
             f"The columns of {where} cannot be read: {str(error).rstrip('.')}. They are "
@@ -144,7 +144,7 @@ def unread(table: Any) -> list[Any]:
             column = table.select([j])
             column.validate(full=True)
             column.replace_schema_metadata(None).to_pandas()
-        except (pa.ArrowException, ValueError, OverflowError):
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
             failed.append(field)
     return failed or list(table.schema)
 

@@ -365,7 +365,7 @@ def facts_of(path: str) -> tuple[Any, list[int], FileIdentity]:
             n_rows, found = file.metadata.num_rows, file.schema_arrow
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
             identity = FileIdentity(stat_of(stream), digest_of_footer(stream))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of columns' names
+    except Exception as error:  # of names, or of what other libraries read of their types
         why = cause_of(error, "It is not a Parquet file, or writing it was cut short.")
         raise ValueError(f"{path} cannot be read as Parquet: {error}. {why}") from error
     if n_rows != sum(sizes):

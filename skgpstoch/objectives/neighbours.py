@@ -185,8 +185,9 @@ class NeighbourObjective(Objective):
     def lag(self, G: Tensor) -> Tensor | None:
         """Return by how much places are farther because of their noise, (q,)."""
         seen = cast(Pair, self.data)[1]
-        D, _ = seen.means(torch.arange(len(G), device=G.device), self.noise_variance)
-        return lag(self.kernel, G, D)
+        every = torch.arange(len(G), device=G.device)
+        D, _ = seen.means(every, self.noise_variance)
+        return lag(self.kernel, G, D, seen.total_weight(every))
 
     def located(self, G: Tensor) -> Tensor:
         """Return features in the units in which the kernel falls, (n, e)."""

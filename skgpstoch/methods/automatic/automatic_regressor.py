@@ -411,7 +411,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             of_errors = [*of_far_count(data.y, data.exposure), *of_held_out_counts(*judged)]
         else:
             errors = held_out, certain_rows(data)[held_out.rows], self.target_transformer_
-            of_errors = [*of_held_out_errors(*errors)]
+            of_errors = [*of_held_out_errors(*errors, lambda rows: means_at(self, data.X[rows]))]
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]
         return [*of_linear, *of_coverage(coverage), *of_errors]
 
@@ -442,9 +442,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         if exposure is not None:
             X, new = with_exposure(X, new, check_column(exposure, len(X), "exposure"))
             ask = self._mixed_with_exposure
-        found = RowsWithNewLevels(ask, X, new) if new else ask(X)
-        if self.target_transformer_ is not None:
-            found = TransformedRows(found, self.target_transformer_)
+        found = of_targets(self, RowsWithNewLevels(ask, X, new) if new else ask(X))
         return found if self._lattice is None else RoundedRows(found, self._lattice)
 
     def _mixed(self, X: np.ndarray, **of_rows: Any) -> PredictedRows:
@@ -491,6 +489,17 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             In nats; −∞ for a number that is not in `atoms_`.
         """
         return cast(RoundedRows, self._of_y(X)).log_probability(y)
+
+
+def of_targets(model: AutoGaussianProcessRegressor, found: PredictedRows) -> PredictedRows:
+    """Return predictions of y, from those of the transformed y if there is a transformer."""
+    transformer = model.target_transformer_
+    return found if transformer is None else TransformedRows(found, transformer)
+
+
+def means_at(model: AutoGaussianProcessRegressor, X: np.ndarray) -> np.ndarray:
+    """Return predicted means of y at encoded rows, (m, P)."""
+    return of_targets(model, model._mixed(X)).mean().reshape(len(X), -1)
 
 
 def check_counted(model: AutoGaussianProcessRegressor, exposure: Any) -> None:

@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from ...data.findings import LONGEST_CELL, Finding
 from ...data.held_out import HeldOutPredictions
+from ...estimators.mean_findings import clear_z
 
 N_GROUPS = 5
 COVERAGES = (0.95, 0.8)
@@ -20,7 +21,6 @@ JUDGED_COVERAGE = 0.9  # of the intervals whose coverage is tested in groups
 N_TESTED = 10  # groups by the predicted std
 FEWEST_TESTED = 30  # rows; a group with fewer is not tested
 MOST_REPORTED_LEVELS = 30  # levels that are listed: those that are farthest off
-CLEARLY_OFF = 3.0  # standard deviations of chance, for one group
 GROUPS = "coverage of groups"
 ALL = "all"
 ADVICE_BY_VERDICT = {
@@ -229,11 +229,6 @@ def binomial_z(k: float, n: float, p: float) -> float:
     more = betainc(k, n - k + 1.0, p) if k > 0.0 else 1.0  # P(K ≥ k)
     fewer, more = np.maximum([fewer, more], np.finfo(float).tiny)  # of many rows they vanish
     return float(min(norm.ppf(fewer), 0.0) + max(norm.isf(more), 0.0))
-
-
-def clear_z(n_groups: int) -> float:
-    """Return the |z| that the worst of n groups exceeds as rarely as one exceeds `CLEARLY_OFF`."""
-    return float(norm.isf(norm.sf(CLEARLY_OFF) / max(n_groups, 1)))
 
 
 def of_coverage(lines: list[dict[str, Any]]) -> Iterator[Finding]:

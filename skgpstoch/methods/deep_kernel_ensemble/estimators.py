@@ -5,15 +5,19 @@ The mathematics is in :mod:`skgpstoch.methods.deep_kernel_ensemble.recipe`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
 from ...data.docstrings import documented
+from ...data.findings import Finding
 from ...data.rows import Data
 from ...estimators.classifier import Classifier
+from ...estimators.context import IS_JUDGED
 from ...estimators.docs import public_estimator
+from ...estimators.mean_findings import of_fitted_means
 from ...estimators.parameters import (
     ACTIVATION,
     AUTO,
@@ -29,11 +33,14 @@ from ...estimators.validation import refuse_groups_apart, with_groups
 from ...estimators.variational_parameters import ClassificationParameters, RegressionParameters
 from ...likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ...likelihoods.by_row import ScaledByRow
+from ...likelihoods.real import AdditiveNoise
 from ...losses import Loss, make_loss
 from ...training.optimizers import SCHEDULES
+from ...training.recipes.fitted import Fitted
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.networks import Network
 from ...training.recipes.plan import Training
+from ...training.recipes.recipe import Recipe
 from .recipe import EnsembleRecipe
 
 LAYERS = (128, 128)
@@ -219,8 +226,9 @@ class DeepKernelEnsembleRegressor(
     likelihood : str or Likelihood, default="shared_student_t"
         "gaussian", "student_t", "shared_student_t", "laplace", or for counts "negative_binomial" or
         "poisson"; or an instance of a class of :mod:`skgpstoch.likelihoods`. "shared_student_t"
-        allows for heavy tails and outliers, and needs loss="log". "negative_binomial" learns how
-        much more counts vary than Poisson counts. "auto" is "gaussian". With counts, an input
+        allows for heavy tails and outliers, and needs loss="log"; its means follow the bulk of the
+        rows, so they are too low if y is skewed, of which `fit` warns. "negative_binomial" learns
+        how much more counts vary than Poisson counts. "auto" is "gaussian". With counts, an input
         beyond the interval of the training rows by more than half its length is taken as at that
         distance, because rates would grow without end.
     noise : {"auto", "constant", "input"}, default="auto"
@@ -313,6 +321,11 @@ class DeepKernelEnsembleRegressor(
         if self.noise == "auto":
             varies = can_vary(recipe.likelihood, recipe.loss)
         return replace(recipe, scales_noise=varies)
+
+    def _findings_of(self, recipe: Recipe, fitted: Fitted) -> Iterator[Finding]:
+        yield from super()._findings_of(recipe, fitted)
+        if isinstance(recipe.likelihood, AdditiveNoise) and not IS_JUDGED.get():
+            yield from of_fitted_means(self, fitted)
 
 
 @public_estimator

@@ -99,7 +99,9 @@ def observed_residuals(posterior: NeighbourPosterior) -> tuple[Tensor, Observed]
 def lag_of(posterior: NeighbourPosterior) -> Tensor | None:
     """Return by how much places are farther because of their noise, (q,)."""
     places = posterior.places
-    return lag(posterior.kernel, places.G, places.D) if posterior.noise_counts else None
+    if not posterior.noise_counts:
+        return None
+    return lag(posterior.kernel, places.G, places.D, places.weight * places.n_rows)
 
 
 def size_of_sets(posterior: NeighbourPosterior) -> int:
@@ -353,7 +355,8 @@ class NeighbourPosterior(Posterior):
         D, r = seen.means(every, noise)
         beside = cast(Tensor, seen.log_density_about_means(every, noise)).sum(0)
         value, slopes = beside.detach(), slopes_of(beside.sum(), parameters)
-        nearest = Nearest(located(kernel, G), lag(kernel, G, D.detach()), self.is_approximate)
+        of_noise = lag(kernel, G, D.detach(), seen.total_weight(every))
+        nearest = Nearest(located(kernel, G), of_noise, self.is_approximate)
         for block in row_blocks(len(r), BLOCK_ROWS):
             i = every[block]
             N = nearest.earlier(i, min(self.n_joint, len(r) - 1))

@@ -118,6 +118,12 @@ class Observed(NamedTuple):
         D = 1.0 / total(1.0 / D_j)
         return D, D * total(y / D_j)
 
+    def total_weight(self, p: Tensor) -> Tensor:
+        """Return the sums of the weights at places p, (b,)."""
+        rows, of_p = self.at(p)
+        w = rows.y.new_ones(len(rows)) if rows.weight is None else rows.weight.to(rows.y)
+        return w if self.start is None else totals(of_p, len(p), w[:, None])[:, 0]
+
     def log_density_about_means(self, p: Tensor, noise: Tensor) -> Tensor | None:
         """Return log p(y | ȳ) at places p, (b, P), with σ² (P,); None: it is 0."""
         if self.start is None and self.rows.weight is None:

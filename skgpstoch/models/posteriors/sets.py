@@ -22,14 +22,18 @@ def located(kernel: Kernel, G: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def lag(kernel: Kernel, G: Tensor, D: Tensor) -> Tensor | None:
-    """Return log(1 + D/k) of rows less the least, (n,); None if no total variance is twice another.
+def lag(kernel: Kernel, G: Tensor, D: Tensor, w: Tensor) -> Tensor | None:
+    """Return log(1 + v/k) of rows less the least, (n,); None if no total variance is twice another.
 
-    What y at x' of noise variance D tells of f at x falls like −log(1 − ρ²/(1 + D/k)), ρ the
-    correlation. With ρ² ≈ exp(−r²) it is the same for all rows with equal r² + log(1 + D/k).
+    What y at x' of noise variance v tells of f at x falls like −log(1 − ρ²/(1 + v/k)), ρ the
+    correlation. With ρ² ≈ exp(−r²) it is the same for all rows with equal r² + log(1 + v/k).
+
+    Of rows with weights w (n,) and noise D (n, P), v = wD is that of a single one: heavy rows are
+    not preferred, as weights may depend on y. *Measured* where three rows in four are of one kind,
+    by weights of 3 and 1: all neighbours were of that kind, and the mean half a deviation off.
     """
     k = kernel.diag(G).clamp_min(torch.finfo(G.dtype).tiny)
-    found = torch.log1p(D.mean(1) / k)
+    found = torch.log1p(w * D.mean(1) / k)
     found = found - found.min()
     return found if float(found.max()) > LEAST_LAG else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -222,6 +222,18 @@ def correlation(a: np.ndarray, b: np.ndarray, most: float) -> tuple[float, float
     if size == 0.0:
         return 0.0, math.inf
     return float(a @ b) / size, SURE_PAIRS * float(np.linalg.norm(a * b)) / size
+
+
+def pairs_of(
+    X: np.ndarray, weight: np.ndarray, errors: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return errors at some rows, and at the nearest one of each, times the rows' weights.
+
+    Where weights depend on y, errors do not average 0, but weighted ones do.
+    """
+    first, second = nearest_rows(X)
+    w = weight[:, None] / weight.mean()
+    return w[first] * errors(first), w[second] * errors(second)
 
 
 def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -27,11 +27,11 @@ from .error_findings import (
     Counts,
     JudgedRows,
     judged_rows,
-    nearest_rows,
     of_dispersion,
     of_errors,
     of_local,
     of_tails,
+    pairs_of,
 )
 from .findings import MOST_GAIN, UNTRAINED
 from .fitted import Fitted
@@ -54,7 +54,9 @@ def error_findings(
         learns_it = likelihood.learns_dispersion
         is_told = not fitted.history.has_settled(MOST_GAIN)
         yield from of_dispersion(counts, learns_it, is_trained, is_told)
-        at_rows, at_nearest = (counts_at(fitted, data, i).errors for i in nearest_rows(data.X))
+        at_rows, at_nearest = pairs_of(
+            data.X, data.row_counts, lambda i: counts_at(fitted, data, i).errors
+        )
         unit = np.ones(at_rows.shape[1])
         yield from of_errors(at_rows, at_nearest, unit, advice, is_trained, math.inf)
     if data is not None and likelihood.for_classes_only:
@@ -63,7 +65,9 @@ def error_findings(
     if data is None or not isinstance(likelihood, AdditiveNoise):
         return
     noise = likelihood.noise_variance.detach().numpy()
-    at_rows, at_nearest = (errors_at(fitted, data, rows) for rows in nearest_rows(data.X))
+    at_rows, at_nearest = pairs_of(
+        data.X, data.row_counts, lambda rows: errors_at(fitted, data, rows)
+    )
     yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
     if type(likelihood) is Gaussian and data.y_std is None:
         rows = np.arange(len(data.X))

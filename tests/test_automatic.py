@@ -28,6 +28,7 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
+    NNGPClassifier,
     NNGPRegressor,
     QSGPRegressor,
     on_interrupt,
@@ -45,7 +46,11 @@ from skgpstoch.methods.automatic import (
 )
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.held_out_errors import of_held_out_counts
-from skgpstoch.methods.automatic.neighbours import NEIGHBOURS, input_units
+from skgpstoch.methods.automatic.neighbours import (
+    NEIGHBOURS,
+    input_units,
+    of_latent_neighbours,
+)
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.race import Floor, Judged, of_floor, of_numbers
 from skgpstoch.training.loop import Trainer
@@ -891,6 +896,14 @@ def test_networks_are_not_tried_if_hardly_any_time_is_left(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="max_time was too short to try networks: process"):
         model = AutoGaussianProcessRegressor(max_time=1.0, random_state=0).fit(X, X[:, 0])
     assert "networks" not in model.leaderboard_["model"].tolist()
+
+
+@pytest.mark.parametrize("max_time, n_tried", [(None, 1), (43.0, 0), (45.0, 1)])
+def test_neighbours_of_classes_are_tried_if_there_is_time_for_most_steps(max_time, n_tried):
+    """With less, they took the time of networks, which were better."""
+    data = Data(np.zeros((18_000, 1)), np.zeros((18_000, 1)))
+    p = AutoGaussianProcessClassifier(max_time=max_time)
+    assert len(of_latent_neighbours(NNGPClassifier, p, data, 1)) == n_tried
 
 
 # ---- rows of any weight, targets of any layout ---------------------------------------------------

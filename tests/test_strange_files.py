@@ -732,9 +732,20 @@ def test_estimators_count_for_the_time_that_their_checks_take(exact, tmp_path):
 
 def test_networks_that_take_long_for_one_row(monkeypatch):
     """Torch takes 80 ms for each bicubic layer, on its device without numbers, too."""
-    monkeypatch.setattr(networks, "SECONDS_OF_ROW", -1.0)
-    with pytest.raises(ValueError, match="or takes longer than"):
-        networks.check_row(torch.nn.Sequential(torch.nn.Linear(2, 2)), 2, 1000)
+    monkeypatch.setattr(networks, "SECONDS_OF_LAYER", -1.0)
+    with pytest.raises(ValueError, match="or takes too long for a file of its size"):
+        networks.Networks(1000).check_row(torch.nn.Sequential(torch.nn.Linear(2, 2)), 2)
+
+
+def test_networks_of_a_file_share_the_time_for_a_row(monkeypatch):
+    """Each had five seconds: a stack of six took 20 from a file of 180 kB."""
+    clock = iter(range(1000))
+    monkeypatch.setattr(networks.time, "thread_time", lambda: float(next(clock)))
+    found, layers = networks.Networks(1000), torch.nn.Sequential(*[torch.nn.ReLU()] * 3)
+    assert found.seconds_left == 5.0
+    found.check_row(layers, 2)  # an operation of a second for each layer
+    with pytest.raises(ValueError, match="or takes too long"):
+        found.check_row(layers, 2)
 
 
 def test_times_without_pandas(monkeypatch):
@@ -1239,8 +1250,9 @@ def test_networks_take_a_single_row(layers, tmp_path):
 def test_networks_that_are_shared_take_one_row(tmp_path, monkeypatch):
     """Torch takes a millisecond for a layer, and a file may hold thousands of estimators."""
     model, _ = with_inner()
-    rows, of_row = [], networks.check_row
-    monkeypatch.setattr(networks, "check_row", lambda *args: rows.append(1) or of_row(*args))
+    rows, of_row = [], networks.Networks.check_row
+    counted = lambda *args: rows.append(1) or of_row(*args)  # noqa: E731
+    monkeypatch.setattr(networks.Networks, "check_row", counted)
     model.note_ = [copy.copy(model) for _ in range(20)]
     model.save(tmp_path / "model")
     assert len(rows) == 1

@@ -30,7 +30,7 @@ FREE_WORK = 2**23  # numbers that convolutions and poolings may read for a row, 
 POSITIONS = 4096  # of the row, at each of which a layer may use all weights of the file
 MOST_LAYERS = 100  # of a network that no row needs to go through
 FREE_LAYERS = 500  # that one row may go through; a layer takes milliseconds
-SECONDS_OF_ROW = 5.0  # for one row; such of 500 usual layers take half of one
+SECONDS_OF_LAYER = 0.01  # of all that a file may have; usual ones take a tenth
 BYTES_OF_LAYER = 2**12  # of the file, for which there may be one more
 WITH_MEMBERS = {"InputScales", "MemberLinear", "PeriodicInputs"}
 OF_MEMBERS = {"InputLimits", "NearFeatures", *WITH_MEMBERS}
@@ -53,6 +53,7 @@ class Networks:
         self.n_bytes = n_bytes
         self.n_columns: dict[int, int] = {}  # of the rows of each network
         self.layers_left = FREE_LAYERS + n_bytes // BYTES_OF_LAYER
+        self.seconds_left = SECONDS_OF_LAYER * self.layers_left
 
     def check(self, networks: Iterable[nn.Module], scaling: Any) -> None:
         """Raise a ValueError if an estimator's networks would make too much of a row, or fail."""
@@ -83,7 +84,28 @@ class Networks:
         self.layers_left -= len(layers)
         if self.layers_left < 0:
             raise ValueError("its networks have too many layers for so small a file")
-        check_row(network, n_columns, self.n_bytes)
+        self.check_row(network, n_columns)
+
+    def check_row(self, network: nn.Module, n_columns: int) -> None:
+        """Raise a ValueError if a network cannot take a row, or makes too much of it."""
+        limit = max(FREE_NUMBERS, MOST_OF_A_ROW * n_columns, self.n_bytes // BYTES_EACH)
+        work = max(FREE_WORK, POSITIONS * self.n_bytes // BYTES_EACH)
+        tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+        dtype = next((p.dtype for p in network.parameters()), torch.float64)
+        unknown = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
+        row = torch.empty(1, n_columns, dtype=dtype, device="meta")
+        sizes = NumbersMade(limit, work, self.seconds_left)
+        try:
+            with torch.no_grad(), sizes:
+                functional_call(network, unknown, (row,))
+        except DAMAGE as error:
+            if not sizes.are_many:
+                raise ValueError(f"its network cannot take one row: {error}") from error
+            raise ValueError(
+                f"its network makes more than {limit} numbers of a row, or reads more than {work}, "
+                "or takes too long for a file of its size"
+            ) from error
+        self.seconds_left -= sizes.seconds
 
 
 def check_members(owner: nn.Module, network: nn.Module) -> None:
@@ -107,27 +129,6 @@ def is_modest(layers: list[str]) -> bool:
     return len(layers) <= MOST_LAYERS and (others <= {"Linear"} or others <= OF_MEMBERS)
 
 
-def check_row(network: nn.Module, n_columns: int, n_bytes: int) -> None:
-    """Raise a ValueError if a network cannot take a row, or makes too much of it."""
-    limit = max(FREE_NUMBERS, MOST_OF_A_ROW * n_columns, n_bytes // BYTES_EACH)
-    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    dtype = next((p.dtype for p in network.parameters()), torch.float64)
-    unknown = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
-    row = torch.empty(1, n_columns, dtype=dtype, device="meta")
-    work = max(FREE_WORK, POSITIONS * n_bytes // BYTES_EACH)
-    sizes = NumbersMade(limit, work)
-    try:
-        with torch.no_grad(), sizes:
-            functional_call(network, unknown, (row,))
-    except DAMAGE as error:
-        if not sizes.are_many:
-            raise ValueError(f"its network cannot take one row: {error}") from error
-        raise ValueError(
-            f"its network makes more than {limit} numbers of a row, or reads more than {work}, or "
-            f"takes longer than {SECONDS_OF_ROW:g} seconds"
-        ) from error
-
-
 class NumbersMade(TorchDispatchMode):
     """Stop at the first operation whose result is too large, or when all of them are.
 
@@ -137,13 +138,21 @@ class NumbersMade(TorchDispatchMode):
         Most numbers that an operation may make.
     work : int
         Most numbers that all operations together may read.
+    most_seconds : float
+        Most time of this thread that they may take.
     """
 
     n_numbers, n_read, are_many = 0, 0, False  # so far
 
-    def __init__(self, limit: int, work: int) -> None:
-        self.limit, self.work, self.begun = limit, work, time.thread_time()
+    def __init__(self, limit: int, work: int, most_seconds: float) -> None:
+        self.limit, self.work, self.most_seconds = limit, work, most_seconds
+        self.begun = time.thread_time()
         super().__init__()
+
+    @property
+    def seconds(self) -> float:
+        """Time of this thread so far."""
+        return time.thread_time() - self.begun
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -153,7 +162,7 @@ class NumbersMade(TorchDispatchMode):
         self.n_numbers += sum(made)
         self.n_read += read * most
         is_large = max(most, max(self.n_numbers, copied * most) / MOST_OPERATIONS) > self.limit
-        is_slow = time.thread_time() - self.begun > SECONDS_OF_ROW  # some layers take 80 ms each
+        is_slow = self.seconds > self.most_seconds  # some layers take 80 ms each
         if is_large or is_slow or self.n_read > self.work:
             self.are_many = True
             raise ValueError("a network makes too many numbers")

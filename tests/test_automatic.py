@@ -898,7 +898,7 @@ def test_networks_are_not_tried_if_hardly_any_time_is_left(monkeypatch):
     assert "networks" not in model.leaderboard_["model"].tolist()
 
 
-@pytest.mark.parametrize("max_time, n_tried", [(None, 1), (43.0, 0), (45.0, 1)])
+@pytest.mark.parametrize(("max_time", "n_tried"), [(None, 1), (43.0, 0), (45.0, 1)])
 def test_neighbours_of_classes_are_tried_if_there_is_time_for_most_steps(max_time, n_tried):
     """With less, they took the time of networks, which were better."""
     data = Data(np.zeros((18_000, 1)), np.zeros((18_000, 1)))

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..data.devices import (
     prediction_device,
     ran_out_of_memory,
 )
-from ..data.findings import Diagnosis, Finding
+from ..data.findings import Diagnosis
 from ..data.groups import agreed
 from ..data.messages import warn
 from ..data.rows import Data, Rows
@@ -45,7 +45,7 @@ from .opening import note_read, opened
 from .parameters import RunParameters
 from .predictions import collected
 from .runs import Run, best_of_restarts, budget_of, in_units, prepared, train_run
-from .validation import check_numbers, known_noise, validate_inputs
+from .validation import check_numbers, known_noise, transformer_of, validate_inputs
 from .warm_starts import going_on
 
 keep_freed_memory()
@@ -224,14 +224,11 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             places=run.table.places,
             budget=budget_of(run, history),
             numbers=run.table.numbers,
+            transformer=transformer_of(self),
         )
         self._is_trained = recipe.is_trained(fitted)
         self._set_attributes(recipe, fitted)
-        self._diagnosis = Diagnosis(causes(self._findings_of(recipe, fitted)))
-
-    def _findings_of(self, recipe: Recipe, fitted: Fitted) -> Iterator[Finding]:
-        """Yield what may be wrong with the fit, after fitted attributes are set."""
-        return recipe.findings(fitted)
+        self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))
 
     def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)

@@ -24,7 +24,6 @@ from .context import predicting
 from .distributions.law import Law
 from .distributions.transformed import transformed
 from .posterior_law import PredictedLaw, known_rows
-from .validation import transformer_of
 
 MEAN_ERROR = "mean error"
 CLEARLY_OFF = 3.0  # standard deviations of chance, for one group or output
@@ -43,19 +42,19 @@ def clear_z(n_groups: int) -> float:
     return float(norm.isf(norm.sf(CLEARLY_OFF) / max(n_groups, 1)))
 
 
-def of_fitted_means(model: Any, fitted: Fitted) -> Iterator[Finding]:
+def of_fitted_means(fitted: Fitted) -> Iterator[Finding]:
     """Yield the mean error of some training rows, by output.
 
     Rows held out of single networks tell less: *measured* on targets of two kinds, their networks
     were off by .2 standard deviations, and the mixture, whose last layers see all rows, by .05.
     """
-    data, transformer = fitted.judged, transformer_of(model)
+    data, transformer = fitted.judged, fitted.transformer
     is_right = transformer is None and isinstance(fitted.posterior.likelihood, Gaussian)
     if data is None or is_right:
         return
     data = data[judged_rows(data.X)]
     Y = data.y.reshape(len(data), -1)
-    mean = law_of_rows(fitted, data, transformer).extent()[0]
+    mean = law_of_rows(fitted, data).extent()[0]
     advice = BY_LIKELIHOOD
     if transformer is not None:
         Y, advice = inverse_of(transformer, Y), OF_TRANSFORMER
@@ -75,14 +74,14 @@ def of_mean_errors(
             yield found._replace(where=f"y[:, {p}]" if n_outputs > 1 else "y")
 
 
-def law_of_rows(fitted: Fitted, data: Data, transformer: Any) -> Law:
+def law_of_rows(fitted: Fitted, data: Data) -> Law:
     """Return the predictive distributions of y at some training rows."""
     X = fitted.x_scaling.tensor(data.X, torch.float64, HOST)
     rows = known_rows(X, data.exposure, data.y_std, fitted.y_scaling.scale)
     with predicting():
         q, likelihood = fitted.posterior.predictive(X, rows)
     law = PredictedLaw(q, likelihood, fitted.y_scaling)
-    return law if transformer is None else transformed(law, transformer)
+    return law if fitted.transformer is None else transformed(law, fitted.transformer)
 
 
 def of_mean_error(

@@ -5,19 +5,15 @@ The mathematics is in :mod:`skgpstoch.methods.deep_kernel_ensemble.recipe`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
 from ...data.docstrings import documented
-from ...data.findings import Finding
 from ...data.rows import Data
 from ...estimators.classifier import Classifier
-from ...estimators.context import IS_JUDGED
 from ...estimators.docs import public_estimator
-from ...estimators.mean_findings import of_fitted_means
 from ...estimators.parameters import (
     ACTIVATION,
     AUTO,
@@ -33,14 +29,11 @@ from ...estimators.validation import refuse_groups_apart, with_groups
 from ...estimators.variational_parameters import ClassificationParameters, RegressionParameters
 from ...likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ...likelihoods.by_row import ScaledByRow
-from ...likelihoods.real import AdditiveNoise
 from ...losses import Loss, make_loss
 from ...training.optimizers import SCHEDULES
-from ...training.recipes.fitted import Fitted
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.networks import Network
 from ...training.recipes.plan import Training
-from ...training.recipes.recipe import Recipe
 from .recipe import EnsembleRecipe
 
 LAYERS = (128, 128)
@@ -321,11 +314,6 @@ class DeepKernelEnsembleRegressor(
         if self.noise == "auto":
             varies = can_vary(recipe.likelihood, recipe.loss)
         return replace(recipe, scales_noise=varies)
-
-    def _findings_of(self, recipe: Recipe, fitted: Fitted) -> Iterator[Finding]:
-        yield from super()._findings_of(recipe, fitted)
-        if isinstance(recipe.likelihood, AdditiveNoise) and not IS_JUDGED.get():
-            yield from of_fitted_means(self, fitted)
 
 
 @public_estimator

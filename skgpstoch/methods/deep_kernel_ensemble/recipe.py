@@ -29,6 +29,7 @@ from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...estimators.context import IS_JUDGED
+from ...estimators.mean_findings import of_fitted_means
 from ...likelihoods.counts import Poisson
 from ...likelihoods.probabilities import ClassLikelihood
 from ...likelihoods.real import AdditiveNoise
@@ -225,6 +226,7 @@ class EnsembleRecipe(Recipe):
         if isinstance(self.likelihood, AdditiveNoise) and not IS_JUDGED.get():
             advice = "Use NNGPRegressor or AutoGaussianProcessRegressor, or raise max_iter."
             yield from error_findings(fitted, None, advice, self.is_trained(fitted))
+            yield from of_fitted_means(fitted)
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         for finding in super().training_findings(

@@ -27,6 +27,7 @@ MOST_GAIN = 0.1  # nats per row, in the last tenth of training
 COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # most rows, and numbers of X, to compare with
 ASKED_ROWS = 20  # rows whose covariances with all others are computed
 LEAST_CORRELATION = 0.01  # of f at a row and at the nearest other row
+LEAST_BESIDE = 0.6  # the same, below which y without noise is unlikely
 LEAST_VARIATION = 0.02  # of f between rows, in standard deviations of y
 LEAST_RANGE = 0.01  # of an input, in length-scales
 SEEN_RANGE = 0.1  # range that some other input must have; otherwise units are not to blame
@@ -117,7 +118,9 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
             yield found._replace(severity="note", advice="Pass a kernel with other bounds.")
 
 
-def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> Iterator[Finding]:
+def of_noise(
+    variance: Tensor, bounds: tuple[float, float], is_given: bool, nearest: float = math.inf
+) -> Iterator[Finding]:
     """Yield whether the noise variance of an output, for scaled y, is at one of our bounds.
 
     Parameters
@@ -127,19 +130,29 @@ def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> I
     bounds : tuple of float
         Bounds of the search.
     is_given : bool
-        Whether the kernel is the user's. For a default kernel the finding is only a note: a prior
-        or held-out rows guard the noise, and let it come so low only if y has next to none.
+        Whether the kernel is the user's. For a default kernel the finding is only a note if rows
+        tell much of each other: then y has next to no noise.
+    nearest : float, default=inf
+        Correlation of f at a row with f at its nearest row. *Measured* on 104 fits to 60 to 400
+        rows, of which 24 ended at the lower bound: up to .51 all 13 predicted worse than a constant
+        (R² down to −3 million), and from .73 on none of 11.
     """
     (low, high), level = bounds, float(variance.min())
     if low == high:
         return
     found = Finding("noise at its bound", "noise variance", level, low)
     if level <= max(low, NO_NOISE) or np.isclose(math.log(level), math.log(low)):
+        are_apart = nearest < LEAST_BESIDE
         found = found._replace(
-            severity="problem" if is_given else "note",
+            severity="problem" if is_given or are_apart else "note",
             text=f"The noise variance, {level:.1g}, is at its lower bound, {low:g}, or next "
-            "to it, so the model treats y as a function of X without noise. If y is "
-            "noisy, intervals are far too narrow.",
+            "to it, so the model treats y as a function of X without noise. "
+            + (
+                f"But rows tell little of each other: f has a correlation of {nearest:.2g} with f "
+                "at the nearest row. So y is probably noisy, and predictions are poor."
+                if are_apart
+                else "If y is noisy, intervals are far too narrow."
+            ),
             advice="Look for duplicated rows, which look like y without noise. If y is noisy, "
             "add WhiteKernel(0.1, (1e-4, 10)) to kernel, which sets the bounds of the "
             "noise, or use AutoGaussianProcessRegressor, which has a prior on the noise. "

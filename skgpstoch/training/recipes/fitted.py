@@ -33,6 +33,7 @@ class Fitted(NamedTuple):
     places: np.ndarray | None = None  # index of the training row that each weighted row became
     budget: Budget | None = None  # work done within max_time, if that was set
     numbers: np.ndarray | None = None  # row numbers of `data` among all rows, if it is a sample
+    transformer: Any = None  # of the user's y to the target, fitted; None if they are the same
 
     @property
     def whole(self) -> Data | None:

@@ -32,7 +32,7 @@ from ...likelihoods.real import Gaussian
 from ...models.posteriors.base import Posterior
 from ...objectives.base import Objective
 from ..tables import Table
-from .findings import of_bounds, of_inputs, of_noise, of_sight, of_training
+from .findings import NEAREST, of_bounds, of_inputs, of_noise, of_sight, of_training
 from .fitted import Fitted
 from .fitted_errors import unit_of
 from .kernel_choice import KernelChoice
@@ -230,15 +230,15 @@ class Recipe(OfParameters, ABC):
         """Yield findings about a fitted kernel; those about X only if it sees the inputs."""
         is_given = given.expression is not None
         yield from of_bounds(kernel, is_given)
-        likelihood = fitted.posterior.likelihood
+        likelihood, data, sight = fitted.posterior.likelihood, fitted.whole, list[Finding]()
+        if sees_inputs and data is not None:
+            sight += of_sight(kernel, given.expression, data.X, unit_of(self, data))
+            sight += of_inputs(kernel, data.X) if is_given else []
         if isinstance(likelihood, Gaussian) and given.white is None:
-            yield from of_noise(likelihood.noise_variance.detach(), given.noise_bounds, is_given)
-        data = fitted.whole
-        if not (sees_inputs and data is not None):
-            return
-        yield from of_sight(kernel, given.expression, data.X, unit_of(self, data))
-        if is_given:
-            yield from of_inputs(kernel, data.X)
+            variance, bounds = likelihood.noise_variance.detach(), given.noise_bounds
+            nearest = next((each.value for each in sight if each.name == NEAREST), math.inf)
+            yield from of_noise(variance, bounds, is_given, nearest)
+        yield from sight
 
     # ---- streams -----------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ except ImportError as error:
         "Parquet files need pyarrow. Install it with `pip install pyarrow`."
     ) from error
 
+from .parquet_columns import with_columns  # needs pyarrow
+
 
 def write_parquet(path: str | Path, column_names: Sequence[str], arrays: Iterable[Any]) -> None:
     """Write arrays as the row groups of a Parquet file.
@@ -272,12 +274,13 @@ class Buckets:
 
 def widened(table: Any) -> Any:
     """Return a table whose levels have numbers of 32 bits, because other chunks may have others."""
+    changed = {}
     for j, field in enumerate(table.schema):
         kind = field.type
         if pa.types.is_dictionary(kind) and kind.index_type.bit_width < 32:
             kind = pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
-            table = table.set_column(j, field.with_type(kind), table.column(j).cast(kind))
-    return table
+            changed[j] = field.with_type(kind), table.column(j).cast(kind)
+    return with_columns(table, changed)
 
 
 @contextmanager

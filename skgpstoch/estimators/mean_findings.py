@@ -7,7 +7,6 @@ them, and their sum can be far from that of y although intervals are right.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch

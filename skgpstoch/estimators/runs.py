@@ -53,6 +53,7 @@ from ..training.recipes.recipe import Problem, Recipe
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds, threads_as
 from ..training.tables import InMemory, Sampled, Table
 from .importances import spread_of
+from .weights import warn_of_fractions
 
 BATCH_LAYERS = (
     torch.nn.BatchNorm1d,
@@ -112,6 +113,8 @@ def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
     """Return rows in memory, merged as the recipe allows."""
     table = InMemory(data=data, places=np.arange(len(data)), n_given=data.size)
     rule, are_many = recipe.equal_rows, len(data) > MERGED_ROWS
+    if not recipe.weighs_relatively:
+        warn_of_fractions(data.weight)
     if rule == "as given" or (rule == "keep" and are_many):
         return replace(table, data=with_possible_counts(data))
     if rule == "keep":

@@ -37,7 +37,8 @@ OF_SCALARS: dict[str, Types] = {
 ENDS = (int, float, np.integer, np.floating)  # of intervals
 STATE_OF_TWISTER = 624  # numbers
 OF_PANDAS = {name: name.lower() for name in ("Timestamp", "Timedelta", "Period", "Interval")}
-ZONE = r"[A-Za-z]\w*(/[A-Za-z][\w+-]*){0,3}|UTC[+-]\d\d:\d\d"  # no path, which dateutil would open
+ZONE = r"(?!dateutil)[A-Za-z]\w*(/[A-Za-z][\w+-]*){0,3}|UTC[+-]\d\d:\d\d"
+"""No path, which dateutil would open, and no zone of dateutil's, which makes one of any word."""
 
 
 # ---- Python's own --------------------------------------------------------------------------------
@@ -288,7 +289,7 @@ def timestamp_of(parts: list[Any]) -> Any:
     return time if zone is None else time.tz_localize("UTC").tz_convert(zone_of(zone))
 
 
-@functools.cache  # pandas keeps eight, and reads the others again and again
+@functools.cache  # of a few thousand; pandas keeps eight, and reads the others again and again
 def zone_of(name: str) -> Any:
     """Return a time zone."""
     pd = pandas()

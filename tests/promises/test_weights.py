@@ -1689,6 +1689,22 @@ def test_copies_of_a_row_do_not_hide_the_noise():
     assert losses[1] < losses[0] + 0.05
 
 
+@pytest.mark.parametrize("model", [SVGPRegressor(n_inducing=5, max_iter=1), SolveGPClassifier()])
+def test_weights_of_a_survey_are_told(model):
+    """Rows that stood for 50.3 households were taken for as many that agree, in silence."""
+    rng = np.random.default_rng(0)
+    X, w = rng.normal(size=(40, 2)), 50.0 * rng.lognormal(sigma=0.6, size=40)
+    y = X[:, 0] + 0.5 * rng.normal(size=40)
+    y = y > 0.0 if is_classifier(model) else y
+    model = clone(model).set_params(max_iter=1, random_state=0)
+    with pytest.warns(UserWarning, match="most weights are not whole.* divide them by their mean"):
+        model.fit(X, y, sample_weight=w)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y, sample_weight=w / w.mean()).fit(X, y, sample_weight=w.round())
+    assert not [each for each in caught if "not whole" in str(each.message)]
+
+
 def test_weights_of_a_part_of_the_rows_are_not_shares(recwarn):
     """Those of a sample, to which the default fits neighbours, may sum to 1."""
     X, weight = np.arange(60.0)[:, None], np.full(60, 1 / 60)

@@ -27,7 +27,7 @@ from ...estimators.first_rank import fits_on_first
 from ...estimators.importances import averaged_importances
 from ...estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ...estimators.validation import check_labels
-from ...estimators.weights import check_weight
+from ...estimators.weights import check_weight, warn_of_fractions
 from ...kernels import split_white_noise
 from .base import DropIn, checked_theta
 from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
@@ -155,6 +155,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         if weight is not None:
             counts = weight > 0.0
             X, y, weight = X[counts], y[counts], weight[counts]
+            warn_of_fractions(weight)
         self.classes_ = np.unique(y)
         self.n_classes_ = len(self.classes_)
         if self.n_classes_ == 1:

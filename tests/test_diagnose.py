@@ -168,6 +168,26 @@ def test_of_a_default_kernel_an_input_that_does_not_matter_is_noted():
     assert short.severity == "problem"
 
 
+def test_noise_that_is_taken_for_f_is_told():
+    """With ten length-scales, pure noise has a likely f without noise: R² was −1,100 in silence."""
+    rng = np.random.default_rng(70)
+    X, y = rng.normal(size=(60, 10)), rng.normal(size=60)
+    with pytest.warns(ConvergenceWarning, match="rows tell little of each other: .* y is probably"):
+        QSGPRegressor(max_iter=1, random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("is_weighted", [True, False])
+def test_errors_that_average_0_by_weight_are_not_alike(is_weighted):
+    """Weights of 1 and 5 for rows above and below f: each error was like its neighbour's."""
+    rng = np.random.default_rng(0)
+    X, is_above = rng.normal(size=(400, 1)), rng.random(400) < 5 / 6
+    error = np.where(is_above, 1.0, -1.0)[:, None] * rng.uniform(0.5, 1.5, (400, 1))
+    weight = np.where(is_above, 1.0, 5.0) if is_weighted else np.ones(400)
+    pairs = error_findings.pairs_of(X, weight, lambda rows: error[rows])
+    found = only(error_findings.of_errors(*pairs, np.ones(1), "advice", True))
+    assert (found.severity == "fine") == is_weighted
+
+
 def test_noise_at_its_bound_is_a_problem_of_a_kernel_that_is_given():
     level = torch.tensor([0.1, 1e-8], dtype=torch.float64)
     found = only(findings.of_noise(level, (1e-8, 1e2), True))
@@ -175,6 +195,11 @@ def test_noise_at_its_bound_is_a_problem_of_a_kernel_that_is_given():
     assert "intervals are far too narrow" in found.text
     assert "AutoGaussianProcessRegressor" in found.advice
     assert only(findings.of_noise(level, (1e-8, 1e2), False)).severity == "note"
+    assert only(findings.of_noise(level, (1e-8, 1e2), False, 0.61)).severity == "note"
+    apart = only(findings.of_noise(level, (1e-8, 1e2), False, 0.59))
+    assert apart.severity == "problem"
+    assert "f has a correlation of 0.59 with f at the nearest row" in apart.text
+    assert only(findings.of_noise(level[:1], (1e-8, 1e2), False, 0.1)).severity == "fine"
     assert only(findings.of_noise(level[:1], (1e-8, 1e2), True)).severity == "fine"
     assert not list(findings.of_noise(level, (1e-8, 1e-8), True))  # is not learned
     most = only(findings.of_noise(torch.tensor([0.1, 1e2]), (1e-8, 1e2), False))

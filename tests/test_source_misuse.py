@@ -449,6 +449,20 @@ def test_odd_periods_are_errors_that_name_the_file(tmp_path, parameters):
         list(ParquetRows(path, "y", transform=StandardScaler()).read(None))
 
 
+def test_columns_that_change_keep_their_places_and_notes():
+    from skgpstoch.data.parquet_columns import with_columns  # needs pyarrow
+
+    table = pa.table({"a": [1, 2], "b": [3, 4], "c": [5, 6]}).replace_schema_metadata({"k": "v"})
+    changed = {
+        j: (pa.field(name, pa.float64()), pa.chunked_array([[0.5, float(j)]]))
+        for j, name in ((2, "c"), (0, "d"))
+    }
+    found = with_columns(table, changed)
+    assert found.to_pydict() == {"d": [0.5, 0.0], "b": [3, 4], "c": [0.5, 2.0]}
+    assert (found.schema.metadata, found.schema.field("b").type) == ({b"k": b"v"}, pa.int64())
+    assert with_columns(table, {}) is table
+
+
 def test_only_the_index_columns_of_pandas_are_left_out(tmp_path):
     path = tmp_path / "rows.parquet"
     names = ["__index_level_0__", "__index_level_0__x", "a", "y"]

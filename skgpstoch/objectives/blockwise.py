@@ -39,6 +39,7 @@ from ..models.posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
 
 TINY = 1e-30
+MOST_ROUNDING = 1e-3  # of second derivatives, of which those of the prior are about 1
 STEP_ROUNDING = 1e-10  # relative change of the bound that may be rounding
 KERNEL_RATE = 0.1  # Adam's learning rate, relative to learning_rate_init
 HALVINGS = 8  # most trials of a step, halved as long as it does not raise the bound
@@ -288,6 +289,7 @@ class BlockwiseObjective(BasisObjective):
         phi, rho = model.basis.columns(sweep.X, groups, members), self.rate(self.n_sweeps)
         W = model.columns[members].double().permute(1, 0, 2)  # (P, |I|, 1 + c)
         value, g, lam = self.sites(sweep)
+        phi = with_digits(phi, lam)
         S = model.precision(groups, members)
         H = weighted_gram(phi, lam) + S
         SW = S @ W if sweep.at_points is None else sweep.at_points[:, members]
@@ -384,6 +386,16 @@ class BlockwiseObjective(BasisObjective):
             q = q._replace(var=torch.full_like(q.var, TINY))
         likelihood = cast(AdditiveNoise, self.model.likelihood)
         likelihood.maximise_(sweep.rows.to(torch.float64), q, self.noise_bounds)
+
+
+def with_digits(phi: Tensor, lam: Tensor) -> Tensor:
+    """Return Φ_PI in float64 if rounding of Φᵀdiag(λ)Φ is not small beside S.
+
+    *Measured* on 100 rows of kin40k, with a noise of 3·10⁻⁶: sweeps in float32 went away from the
+    optimum, to a bound of −200,000 nats per row and R² = −5 million; in float64 it is .40.
+    """
+    rounding = float(lam.max()) * math.sqrt(len(phi)) * torch.finfo(phi.dtype).eps
+    return phi.double() if rounding > MOST_ROUNDING else phi
 
 
 def weighted_gram(phi: Tensor, lam: Tensor) -> Tensor:

@@ -648,6 +648,7 @@ SCALARS_OF_NUMPY = {bool: np.bool_, int: np.int64, float: np.float64, str: np.st
 
 
 @pytest.mark.filterwarnings("ignore:ADMM did not converge")
+@pytest.mark.filterwarnings("ignore:The noise variance")  # y is noise
 @pytest.mark.parametrize("cls", by_family("scalars of NumPy", ESTIMATORS))
 def test_parameters_may_be_scalars_of_numpy(cls):
     """As a search takes them from arrays of strings, numbers or booleans; the model is the same."""

@@ -40,6 +40,7 @@ TAILS, OUTLIERS, LEFT_OUT_ROWS = "tails of errors", "outliers", "left-out rows"
 DISPERSION = "dispersion"
 BOUND, MISSING_NOISE = "at its bound", "missing noise"
 NEARBY, RELEVANT = "local prediction", "relevant rows"
+NO_MORE_NOISE, WIDE = "noise at its bound", "many features"
 CAUSES = {
     ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING, OUTLIERS),
     NEARBY: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, ERRORS, LEFT_OUT_ROWS, MISSING_NOISE),
@@ -49,6 +50,7 @@ CAUSES = {
     RESIDUAL: (BOUND, TRAINING),
     MISSING_NOISE: (VARIATION, NEAREST, INPUTS),
     BOUND: (VARIATION, NEAREST, INPUTS),  # these were problems before the search already
+    NO_MORE_NOISE: (RELEVANT, WIDE),
 }
 """For each finding, the problems that explain it: it is then a note, not a problem of its own."""
 
@@ -140,7 +142,7 @@ def of_noise(
     (low, high), level = bounds, float(variance.min())
     if low == high:
         return
-    found = Finding("noise at its bound", "noise variance", level, low)
+    found = Finding(NO_MORE_NOISE, "noise variance", level, low)
     if level <= max(low, NO_NOISE) or np.isclose(math.log(level), math.log(low)):
         are_apart = nearest < LEAST_BESIDE
         found = found._replace(

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...data.arrays import OUTER, Scaling, quantiles
 from ...data.findings import Finding
-from .findings import SHOWN_COLUMNS, stride
+from .findings import SHOWN_COLUMNS, WIDE, stride
 
 FAR_ROWS_OF_X = "outliers in X"
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
@@ -101,7 +101,7 @@ def of_far_count(y: np.ndarray, exposure: np.ndarray | None) -> Iterator[Finding
 
 def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
     """Yield how many features there are for each row."""
-    found = Finding("many features", "X", n_features / n_rows, MANY_FEATURES)
+    found = Finding(WIDE, "X", n_features / n_rows, MANY_FEATURES)
     if n_features > MANY_FEATURES * n_rows:
         found = found._replace(
             severity="problem" if n_features > TOO_MANY_FEATURES * n_rows else "note",

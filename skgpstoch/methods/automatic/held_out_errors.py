@@ -11,13 +11,7 @@ from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions
 from ...data.target_transforms import inverse_of
 from ...estimators.distributions.transformed import transformed
-from ...estimators.mean_findings import (
-    IF_SKEWED,
-    OF_MEDIANS,
-    OF_TRANSFORMER,
-    clear_z,
-    of_mean_error,
-)
+from ...estimators.mean_findings import OF_TRANSFORMER, clear_z, of_mean_error, of_skew
 from ...training.recipes.error_findings import judged_rows
 from ...training.recipes.findings import DISPERSION
 from .report import FEWEST_TESTED
@@ -64,8 +58,7 @@ def of_held_out_errors(
         y, where = mean + error, f"y[:, {output}]" if n_outputs > 1 else "y"
         if np.ptp(y) > 0.0:  # else there is nothing to explain
             remedy = "Set target_transform='log', and compare." if y.min() > 0.0 else ""
-            advice = f"{IF_SKEWED} {remedy}" if transformer is None else OF_TRANSFORMER
-            advice = f"{advice.strip()} {OF_MEDIANS}"
+            advice = of_skew(weight, remedy if transformer is None else OF_TRANSFORMER)
             found = of_mean_error(y, mean, weight, most, "held-out", advice)
             if found.severity == "problem" and fitted is not None:
                 some = judged_rows(y[:, None])

@@ -13,7 +13,6 @@ from skgpstoch.data.held_out import (
     of_classes,
 )
 from skgpstoch.data.target_transforms import LogTarget
-from skgpstoch.estimators.mean_findings import clear_z
 from skgpstoch.methods.automatic.held_out_errors import of_held_out_errors
 from skgpstoch.methods.automatic.report import (
     FEWEST_TESTED,
@@ -27,6 +26,7 @@ from skgpstoch.methods.automatic.report import (
     of_coverage,
     share_done,
 )
+from skgpstoch.training.recipes.mean_findings import clear_z
 
 
 def predicted(y, mean, std, latent=0.0, rows=None):

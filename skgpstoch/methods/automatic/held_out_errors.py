@@ -11,9 +11,9 @@ from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions
 from ...data.target_transforms import inverse_of
 from ...estimators.distributions.transformed import transformed
-from ...estimators.mean_findings import OF_TRANSFORMER, clear_z, of_mean_error, of_skew
 from ...training.recipes.error_findings import judged_rows
 from ...training.recipes.findings import DISPERSION
+from ...training.recipes.mean_findings import OF_TRANSFORMER, clear_z, of_mean_error
 from .report import FEWEST_TESTED
 from .student_mixture import StudentMixture
 
@@ -58,13 +58,14 @@ def of_held_out_errors(
         y, where = mean + error, f"y[:, {output}]" if n_outputs > 1 else "y"
         if np.ptp(y) > 0.0:  # else there is nothing to explain
             remedy = "Set target_transform='log', and compare." if y.min() > 0.0 else ""
-            advice = of_skew(weight, remedy if transformer is None else OF_TRANSFORMER)
-            found = of_mean_error(y, mean, weight, most, "held-out", advice)
+            remedy = remedy if transformer is None else OF_TRANSFORMER
+            found = of_mean_error(y, mean, weight, most, "held-out", remedy)
             if found.severity == "problem" and fitted is not None:
                 some = judged_rows(y[:, None])
-                of_fit = fitted(held_out.rows[some])[:, output]
+                largest = LARGEST_MEAN * min(np.ptp(y), LARGEST_RANGE)
+                of_fit = fitted(held_out.rows[some])[:, output].clip(-largest, largest)
                 of_some = y[some], of_fit, weight[some], most
-                found = of_mean_error(*of_some, "training", advice)
+                found = of_mean_error(*of_some, "training", remedy)
             yield found._replace(where=where)
             yield of_explained_variance(y, mean, weight)._replace(where=where)
 

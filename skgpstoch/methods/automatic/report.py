@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from ...data.findings import LONGEST_CELL, Finding
 from ...data.held_out import HeldOutPredictions
-from ...estimators.mean_findings import clear_z
+from ...training.recipes.mean_findings import clear_z
 
 N_GROUPS = 5
 COVERAGES = (0.95, 0.8)

@@ -29,7 +29,6 @@ from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...estimators.context import IS_JUDGED
-from ...estimators.mean_findings import of_fitted_means
 from ...likelihoods.counts import Poisson
 from ...likelihoods.probabilities import ClassLikelihood
 from ...likelihoods.real import AdditiveNoise
@@ -49,6 +48,7 @@ from ...training.recipes.fitted import Fitted
 from ...training.recipes.fitted_errors import error_findings
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import KernelChoice
+from ...training.recipes.mean_findings import of_fitted_means
 from ...training.recipes.networks import Network, build_network, finite_features
 from ...training.recipes.plan import Plan, Sizes, Start, Training, overfit_patience
 from ...training.recipes.recipe import Problem, Recipe, started

@@ -10,7 +10,6 @@ from torch import nn
 
 from ...data.findings import Finding
 from ...estimators.context import IS_JUDGED
-from ...estimators.mean_findings import of_mean_errors
 from ...training.recipes.error_findings import (
     MANY_FAR,
     JudgedRows,
@@ -21,10 +20,11 @@ from ...training.recipes.error_findings import (
 from ...training.recipes.findings import OUTLIERS
 from ...training.recipes.fitted import Fitted
 from ...training.recipes.held_out import errors_of
+from ...training.recipes.mean_findings import of_mean_errors
 
 OF_WEIGHTS = (
-    "Weights depend on y here, but f follows single rows, whatever they weigh. Give a smoother "
-    "kernel, such as Matern(nu=2.5), or use SVGPRegressor or AutoGaussianProcessRegressor."
+    "If weights depend on y, f may follow single rows whatever they weigh: give a smoother kernel, "
+    "such as Matern(nu=2.5), or use SVGPRegressor."
 )
 MISSED = "Start from another length_scale, or use AutoGaussianProcessRegressor."
 APART_WITHOUT_NOISE = 1e-3  # difference of y, in deviations, that then contradicts
@@ -44,10 +44,9 @@ def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     pairs = pairs_of(data.X[rows], weight, lambda some: error[some])
     noise = fitted.posterior.likelihood.noise_variance.detach().numpy()
     yield from of_errors(*pairs, noise, MISSED, is_trained)
-    if data.weight is not None and not IS_JUDGED.get():
-        y = data.y[rows].reshape(error.shape)
-        mean = y - error * fitted.y_scaling.scale
-        yield from of_mean_errors(y, mean, weight, "left-out", OF_WEIGHTS)
+    if data.weight is not None and fitted.transformer is None and not IS_JUDGED.get():
+        of_rows = data.y[rows], error, weight
+        yield from of_mean_errors(fitted, *of_rows, "left-out", OF_WEIGHTS)
     if data.y_std is not None:
         return
     judged = JudgedRows.of(rows, error, data.X, fitted.scaled_targets(data))

@@ -151,7 +151,8 @@ def of_noise(
             "to it, so the model treats y as a function of X without noise. "
             + (
                 f"But rows tell little of each other: f has a correlation of {nearest:.2g} with f "
-                "at the nearest row. So y is probably noisy, and predictions are poor."
+                "at the nearest row. So y is noisy, or f too fine for so few rows, and "
+                "predictions are poor."
                 if are_apart
                 else "If y is noisy, intervals are far too narrow."
             ),

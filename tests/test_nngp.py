@@ -48,8 +48,8 @@ from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.functions import prior_functions
 from skgpstoch.models.posteriors.joint import groups_of
 from skgpstoch.models.posteriors.mean_error import with_mean_error
-from skgpstoch.models.posteriors.neighbours import NeighbourPosterior
-from skgpstoch.models.posteriors.places import Observed, noise_of_rows
+from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, lag_of
+from skgpstoch.models.posteriors.places import Observed, noise_of_rows, observed
 from skgpstoch.models.posteriors.sets import lag
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
@@ -1691,6 +1691,21 @@ def test_what_a_row_tells_alone_falls_with_its_lag():
         )
 
 
+@pytest.mark.parametrize("n_places", [N, 12])
+def test_weights_have_no_part_in_the_choice_of_neighbours(n_places, monkeypatch):
+    """In training, in the evidence and in predictions, where rows share places, too."""
+    X, rows = data(weights=True)
+    rows = replace(rows, weight=rows.weight.square())
+    X = X[torch.arange(N) % n_places]
+    made = objective(X, rows, 4)
+    posterior, found = made.posterior(X, rows), []
+    assert made.lag(X[observed(X, rows)[0]]) is None
+    assert lag_of(posterior) is None
+    monkeypatch.setattr(neighbours, "lag", lambda *of: found.append(lag(*of)))
+    posterior.joint()
+    assert found == [None]
+
+
 @pytest.mark.parametrize("repeats", [False, True])
 def test_heavy_rows_are_no_nearer(repeats):
     """All neighbours were of the kind that weighs more: the mean was half a deviation off."""
@@ -1753,3 +1768,18 @@ def test_an_output_that_the_other_ones_kernel_loses_is_told(is_lost):
     said = [str(w.message) for w in caught if "those of output 0" in str(w.message)]
     assert len(said) == is_lost
     assert all("MultiOutputRegressor" in text for text in said)
+
+
+@pytest.mark.parametrize("n_trials", [100, 400])
+def test_many_trials_at_one_place_are_told(n_trials):
+    """Probabilities were off by .06, where those of SVGPClassifier are by .001."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (40, 1))
+    k = rng.binomial(n_trials, 1.0 / (1.0 + np.exp(-X[:, 0])))
+    model = NNGPClassifier(1.0 * sk.RBF(1.0), max_iter=1, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(np.vstack([X, X]), np.repeat([1, 0], 40), sample_weight=np.r_[k, n_trials - k])
+    said = [str(each.message) for each in caught if "trials in the median" in str(each.message)]
+    assert len(said) == (n_trials > 150)
+    assert all(f"stand for {n_trials} trials" in text for text in said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...data.arrays import Scaling
+from ...data.findings import Finding
 from ...data.rows import Data, Rows
+from ...estimators.context import IS_JUDGED
 from ...likelihoods.counts import prior_variance_limit
 from ...objectives.neighbour_classes import NeighbourClassObjective
 from ...objectives.neighbour_counts import NeighbourCountObjective
@@ -25,7 +27,7 @@ from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import check_no_noise
 from ...training.recipes.recipe import Problem
 from .deep import DeepNeighbourClassObjective, MeanLoss, log_losses
-from .findings import sees_inputs
+from .findings import of_trials, sees_inputs
 from .recipe import NeighbourRecipe, check_outputs, default_kernel
 from .start import SMOOTHNESS
 
@@ -122,6 +124,11 @@ class NeighbourClassRecipe(PseudoTargetRecipe):
     def mean_loss(self, rows: Rows) -> MeanLoss:
         n_classes = max(2, self.likelihood.n_latents(1))
         return log_losses(rows[rows.n_held_out :], n_classes)
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        if not IS_JUDGED.get():
+            yield from of_trials(fitted)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1696,14 +1696,22 @@ def test_weights_have_no_part_in_the_choice_of_neighbours(n_places, monkeypatch)
     """In training, in the evidence and in predictions, where rows share places, too."""
     X, rows = data(weights=True)
     rows = replace(rows, weight=rows.weight.square())
-    X = X[torch.arange(N) % n_places]
-    made = objective(X, rows, 4)
+    X = X[torch.arange(N).clamp_max(n_places - 1)]
+    made = objective(X, rows, 4, noise=(20.0,))
     posterior, found = made.posterior(X, rows), []
     assert made.lag(X[observed(X, rows)[0]]) is None
     assert lag_of(posterior) is None
     monkeypatch.setattr(neighbours, "lag", lambda *of: found.append(lag(*of)))
     posterior.joint()
     assert found == [None]
+
+
+@pytest.mark.parametrize("errors", [False, True])
+def test_total_weights_of_places(errors):
+    X, rows = data(weights=True, errors=errors)
+    first, seen = observed(X[torch.arange(N).clamp_max(11)], rows)
+    expected = torch.bincount(torch.arange(N).clamp_max(11), rows.weight)
+    assert_allclose(seen.total_weight(torch.arange(12)), expected[first.clamp_max(11)])
 
 
 @pytest.mark.parametrize("repeats", [False, True])

@@ -327,6 +327,25 @@ def test_the_mean_error_that_is_told_is_that_of_the_whole_fit(y):
     low = found(lambda rows: np.exp(y)[rows - 5, None] - 0.5)
     assert (low.severity, "400 training rows" in low.message) == ("problem", True)
 
+    two = predicted(np.column_stack([y, np.exp(y)]), np.array([y.mean(), 1.0]), 1.0)
+    of_two = of_held_out_errors(two, weight, fitted=lambda rows: np.column_stack([y, np.exp(y)]))
+    assert {each.severity for each in of_two if each.name == "mean error"} == {"fine"}
+
+
+def test_the_whole_fit_is_asked_for_the_rows_that_are_judged():
+    """With a transformer, those are some of the held-out ones."""
+    z, asked = np.random.default_rng(0).standard_normal((2000, 1)), []
+    columns = z, np.full_like(z, 0.3), 0.0 * z, 0.0 * z, norm.cdf(z / 0.3)
+    held_out = HeldOutPredictions(np.arange(2000) + 7, np.zeros(2000), *columns)
+
+    def means(rows):
+        asked.append(rows)
+        return np.exp(z)[rows - 7]
+
+    found = of_held_out_errors(held_out, np.ones(2000), LogTarget().fit(np.exp(z)), means)
+    assert next(found).severity == "fine"
+    assert (len(asked[0]), asked[0].min(), asked[0].max()) == (1000, 7, 2006)
+
 
 def test_a_mean_error_must_be_sure_and_large(y):
     for mean in (y.mean(), y.mean() - 0.04, y.mean() + 2.0 * y.std() / 20.0):

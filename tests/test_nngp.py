@@ -1739,7 +1739,9 @@ def test_means_that_do_not_follow_weights_are_told():
     rough = NNGPRegressor(sk.Matern([0.4, 0.2], nu=0.5), max_iter=1, random_state=0)
     with pytest.warns(UserWarning, match="too high on average: over .* left-out rows") as caught:
         rough.fit(X, y, w)
-    assert "y is skewed, or if weights depend on it" in str(caught[0].message)
+    message = str(caught[0].message)
+    assert f"over 400 left-out rows y averages {np.average(y, weights=w):.3g}" in message
+    assert "y is skewed, or if weights depend on it" in message
 
 
 @pytest.mark.slow

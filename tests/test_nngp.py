@@ -1784,12 +1784,12 @@ def test_an_output_that_the_other_ones_kernel_loses_is_told(is_lost):
 def test_many_trials_at_one_place_are_told(n_trials):
     """Probabilities were off by .06, where those of SVGPClassifier are by .001."""
     rng = np.random.default_rng(0)
-    X = rng.uniform(-2, 2, (40, 1))
+    X = rng.uniform(-2, 2, (20, 1))
     k = rng.binomial(n_trials, 1.0 / (1.0 + np.exp(-X[:, 0])))
     model = NNGPClassifier(1.0 * sk.RBF(1.0), max_iter=1, random_state=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model.fit(np.vstack([X, X]), np.repeat([1, 0], 40), sample_weight=np.r_[k, n_trials - k])
+        model.fit(np.vstack([X, X]), np.repeat([1, 0], 20), sample_weight=np.r_[k, n_trials - k])
     said = [str(each.message) for each in caught if "trials in the median" in str(each.message)]
     assert len(said) == (n_trials > 150)
     assert all(f"stand for {n_trials} trials" in text for text in said)

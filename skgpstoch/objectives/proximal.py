@@ -43,7 +43,7 @@ from ..data.rows import Rows
 from ..maths.linalg import cholesky
 from ..maths.modules import Module
 from ..models.posteriors.chevron import ChevronModel
-from .blockwise import Block, BlockwiseObjective, Sweep, block_newton, weighted_gram, with_digits
+from .blockwise import Block, BlockwiseObjective, Sweep, block_newton, weighted_gram
 from .quadruply import seen
 
 KRIGING_JITTER = 1e-6  # share of k(x, x); any value is unbiased, smaller ones vanish in rounding
@@ -171,11 +171,11 @@ class ProximalObjective(BlockwiseObjective):
     ) -> Tensor:
         """Make a proximal step, and return −ELBO per row at the q before it, ()."""
         model, rho = self.model, self.rate(self.n_sweeps)
-        phi, phi_K = (model.basis.columns(X, groups, members) for X in (sweep.X, seen_now.X))
+        both = (model.basis.columns(X, groups, members) for X in (sweep.X, seen_now.X))
+        phi, phi_K = (columns.to(sweep.dtype) for columns in both)
         W = model.columns[members].double().permute(1, 0, 2)  # (P, |I|, 1 + c)
         value, _, lam = self.sites(sweep)
         _, g, lam_K = self.sites(seen_now)
-        phi, phi_K = with_digits(phi, lam), with_digits(phi_K, lam_K)
         S = model.precision(groups, members)
         H = (1.0 - rho) * weighted_gram(phi, lam) + rho * weighted_gram(phi_K, lam_K) + S
         SW = S @ W if sweep.at_points is None else sweep.at_points[:, members]

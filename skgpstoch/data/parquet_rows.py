@@ -39,6 +39,15 @@ LEAST_PIECE = 1024
 FOOTER_END = 8
 """Bytes after a footer: its size, and the letters that mark the format."""
 
+UNREADABLE_TYPE = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AssertionError,
+    AttributeError,
+    RecursionError,
+)
+
 
 class RowGroup(NamedTuple):
     """A row group of a Parquet file."""
@@ -361,11 +370,11 @@ def facts_of(path: str) -> tuple[Any, list[int], FileIdentity]:
         raise ImportError("ParquetRows needs pyarrow. Install it with `pip install pyarrow`.")
     try:
         with open_file(path) as stream:
-            file = pq.ParquetFile(stream)
+            file = opened(stream, path)
             n_rows, found = file.metadata.num_rows, file.schema_arrow
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
             identity = FileIdentity(stat_of(stream), digest_of_footer(stream))
-    except Exception as error:  # of names, or of what other libraries read of their types
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of columns' names
         why = cause_of(error, "It is not a Parquet file, or writing it was cut short.")
         raise ValueError(f"{path} cannot be read as Parquet: {error}. {why}") from error
     if n_rows != sum(sizes):
@@ -374,3 +383,22 @@ def facts_of(path: str) -> tuple[Any, list[int], FileIdentity]:
             "write it again."
         )
     return found, sizes, identity
+
+
+def opened(stream: BinaryIO, path: str) -> Any:
+    """Return an open Parquet file; libraries that have types of their own read these.
+
+    Raises
+    ------
+    ValueError
+        If they cannot, as pandas if the frequency of a period is none.
+    """
+    try:
+        return pq.ParquetFile(stream)
+    except (pa.ArrowException, UnicodeDecodeError):
+        raise
+    except UNREADABLE_TYPE as error:
+        raise ValueError(
+            f"{path} cannot be read: the type of a column is damaged ({type(error).__name__}: "
+            f"{error!s:.200}). Write the file again, with such columns as numbers or texts."
+        ) from error

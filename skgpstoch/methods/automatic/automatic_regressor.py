@@ -442,7 +442,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         if exposure is not None:
             X, new = with_exposure(X, new, check_column(exposure, len(X), "exposure"))
             ask = self._mixed_with_exposure
-        found = of_targets(self, RowsWithNewLevels(ask, X, new) if new else ask(X))
+        found = untransformed(self, RowsWithNewLevels(ask, X, new) if new else ask(X))
         return found if self._lattice is None else RoundedRows(found, self._lattice)
 
     def _mixed(self, X: np.ndarray, **of_rows: Any) -> PredictedRows:
@@ -491,7 +491,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         return cast(RoundedRows, self._of_y(X)).log_probability(y)
 
 
-def of_targets(model: AutoGaussianProcessRegressor, found: PredictedRows) -> PredictedRows:
+def untransformed(model: AutoGaussianProcessRegressor, found: PredictedRows) -> PredictedRows:
     """Return predictions of y, from those of the transformed y if there is a transformer."""
     transformer = model.target_transformer_
     return found if transformer is None else TransformedRows(found, transformer)
@@ -499,7 +499,7 @@ def of_targets(model: AutoGaussianProcessRegressor, found: PredictedRows) -> Pre
 
 def means_at(model: AutoGaussianProcessRegressor, X: np.ndarray) -> np.ndarray:
     """Return predicted means of y at encoded rows, (m, P)."""
-    return of_targets(model, model._mixed(X)).mean().reshape(len(X), -1)
+    return untransformed(model, model._mixed(X)).mean().reshape(len(X), -1)
 
 
 def check_counted(model: AutoGaussianProcessRegressor, exposure: Any) -> None:

@@ -57,8 +57,9 @@ def of_held_out_errors(
     for output, (error, mean) in enumerate(zip(held_out.error.T, held_out.mean.T, strict=True)):
         y, where = mean + error, f"y[:, {output}]" if n_outputs > 1 else "y"
         if np.ptp(y) > 0.0:  # else there is nothing to explain
-            remedy = "Set target_transform='log', and compare." if y.min() > 0.0 else ""
-            remedy = remedy if transformer is None else OF_TRANSFORMER
+            remedy = OF_TRANSFORMER
+            if transformer is None:
+                remedy = "Set target_transform='log', and compare." if y.min() > 0.0 else ""
             found = of_mean_error(y, mean, weight, most, "held-out", remedy)
             if found.severity == "problem" and fitted is not None:
                 some = judged_rows(y[:, None])

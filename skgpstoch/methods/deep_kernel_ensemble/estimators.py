@@ -220,8 +220,9 @@ class DeepKernelEnsembleRegressor(
         "gaussian", "student_t", "shared_student_t", "laplace", or for counts "negative_binomial" or
         "poisson"; or an instance of a class of :mod:`skgpstoch.likelihoods`. "shared_student_t"
         allows for heavy tails and outliers, and needs loss="log"; its means follow the bulk of the
-        rows, so they are too low if y is skewed, of which `fit` warns. "negative_binomial" learns
-        how much more counts vary than Poisson counts. "auto" is "gaussian". With counts, an input
+        rows, so they are off if y is skewed, of which `fit` warns unless there is a
+        `target_transform`. "negative_binomial" learns how much more counts vary than Poisson
+        counts. "auto" is "gaussian". With counts, an input
         beyond the interval of the training rows by more than half its length is taken as at that
         distance, because rates would grow without end.
     noise : {"auto", "constant", "input"}, default="auto"

@@ -201,6 +201,17 @@ def test_a_source_without_targets_is_no_array_either(model, method):
         getattr(ask, method)(X)
 
 
+def test_predictions_of_a_source_name_predict_to(tmp_path):
+    """Where columns are text, too: the message asked for a `transform` that the model has."""
+    path = tmp_path / "table.parquet"
+    frame = pd.DataFrame({"a": np.tile([0.0, 1.0, 2.0], 20), "g": np.tile(["u", "v"], 30)})
+    frame.assign(y=frame["a"]).to_parquet(path)
+    rows = ParquetRows(path, target="y")
+    model = AutoGaussianProcessRegressor(random_state=0, max_time=0.5).fit(rows)
+    with pytest.raises(TypeError, match=r"predict with skgpstoch\.predict_to\(model, rows, path"):
+        model.predict(rows)
+
+
 def test_chunks_have_their_columns_in_one_order(frame_chunks):
     for columns in (["c", "b", "a"], ["a", "b", "d"]):
         with pytest.raises(ValueError, match=r"chunk 2: X has the column '[cd]' where chunk 0 has"):

@@ -295,6 +295,7 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
         If it has one dimension, masked entries, rows of different lengths, no columns or two of the
         same name. For an array of one dimension, the message is scikit-learn's, without the data.
     """
+    refuse_plan(X, "X")
     if got := _records(X):
         raise TypeError(f"X must be an array or a data frame, got {got}. Use pandas.DataFrame(X).")
     if hasattr(X, "to_frame") and len(getattr(X, "shape", ())) == 1:
@@ -303,7 +304,6 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
             "feature, use a data frame of one column, such as frame[['a']]; if it is a single row, "
             "frame.iloc[[0]]."
         )
-    refuse_plan(X, "X")
     refuse_sparse(X, "X")
     X = with_names(X)
     if is_frame(X) and not len(X.columns):

@@ -52,6 +52,8 @@ class RowSource(ABC):
         Size of the shuffle buffer, in rows.
     """
 
+    is_read_in_chunks = True  # what takes arrays refuses it by this (they are below us)
+
     def __init__(self, transform: Any, buffer_rows: int) -> None:
         self.transform = transform
         self.buffer_rows = positive(buffer_rows, "buffer_rows")

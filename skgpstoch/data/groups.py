@@ -195,11 +195,13 @@ class Group:
             return content
         size = torch.tensor(len(content))
         self.broadcast_(size)
-        buffer = torch.zeros(int(size), dtype=torch.uint8)
-        if self.rank == 0:
-            buffer[:] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        self.broadcast_(buffer)
-        return buffer.numpy().tobytes()
+        if not size:
+            return b""  # no message may be empty
+        written = bytearray(content) if self.rank == 0 else bytearray(int(size))
+        flat = torch.frombuffer(written, dtype=torch.uint8)
+        flat = flat.to(self._place(flat))
+        self._spread(flat)
+        return content if self.rank == 0 else flat.cpu().numpy().tobytes()
 
     def flag(self, value: bool) -> bool:
         """Tell whether `value` is true on any rank."""

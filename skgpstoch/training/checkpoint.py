@@ -29,7 +29,7 @@ from ..data.rows import Data
 from ..data.whole_file import remove_leftovers
 from ..persistence.file import opened, read_state, value_of, write_state
 from ..persistence.forms_of_values import STATE_OF_TWISTER
-from ..persistence.state import Names, Packer
+from ..persistence.state import Names, PackedState, Packer
 from .projected_lbfgs import ProjectedLBFGS
 
 CHECKPOINT_SECONDS = 2.0
@@ -77,16 +77,20 @@ class Checkpoint:
         """
         try:
             with opened(self.path) as file:
-                return self.read(file, device)
+                return self.value(*self.packed(file), device)
         except FileNotFoundError:
             return None
 
-    def read(self, file: BinaryIO, device: torch.device) -> dict[str, Any]:
-        """Return the state in an open file."""
+    def packed(self, file: BinaryIO) -> tuple[PackedState, int]:
+        """Return the state in an open file, as it is stored, and the number of bytes."""
         metadata, state = read_state(file, IN_A_CHECKPOINT)
         if metadata["fit"] != self.identity:
             raise ValueError("it belongs to another fit")
-        value = value_of(state, OnlyNumbers(), file.tell())
+        return state, file.tell()
+
+    def value(self, state: PackedState, n_bytes: int, device: torch.device) -> dict[str, Any]:
+        """Return the state of a fit."""
+        value = value_of(state, OnlyNumbers(), n_bytes)
         if not isinstance(value, dict):
             raise ValueError("it is not a checkpoint")
         return value if device == HOST else moved(value, device)
@@ -144,16 +148,27 @@ class CheckpointOfGroup:
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
         """Return the state that rank 0 has saved, or None if there is none."""
+        sent = self.of_first_rank()  # what was sent is given back before there is a copy of it
+        return self.of_first.value(*sent, device) if sent else None
+
+    def of_first_rank(self) -> tuple[PackedState, int] | None:
+        """Return the state in rank 0's file, as it is stored, and the number of bytes."""
+        content = self.group.first_bytes(self.sound_content())
+        return self.of_first.packed(io.BytesIO(content)) if content else None
+
+    def sound_content(self) -> bytes:
+        """Return the bytes of rank 0's file, which it has checked; none on others, or without."""
         content, error = b"", None
         if self.group.rank == 0:
             try:
-                if self.of_first.load(device) is not None:
-                    content = self.path.read_bytes()
+                with contextlib.suppress(FileNotFoundError), opened(self.path) as file:
+                    self.of_first.value(*self.of_first.packed(file), HOST)
+                    file.seek(0)
+                    content = file.read()
             except Exception as raised:  # whatever is wrong with the file
                 error = RuntimeError(summary(raised))
         self.group.agree(error)
-        sent = self.group.first_bytes(b"." + content)[1:]  # no message may be empty
-        return self.of_first.read(io.BytesIO(sent), device) if sent else None
+        return content
 
     def save(self, state: dict[str, Any]) -> None:
         """Write the checkpoint, on rank 0 only."""

@@ -412,6 +412,20 @@ def test_a_constant_where_near_rows_are_of_like_classes_is_told(n_inducing):
     assert is_constant == (n_inducing == 32)
 
 
+@pytest.mark.filterwarnings("ignore:Output 1 of y is 7 in all rows")
+@pytest.mark.filterwarnings("ignore:Errors at neighbouring rows")
+@pytest.mark.parametrize(("value", "kernel"), [(7.0, None), ([7.0, 8.0], None), (7.0, "fixed")])
+def test_a_constant_output_beside_others_is_told(value, kernel):
+    """It has the largest evidence without f, so R² of the other output was 0 in silence."""
+    X = np.linspace(-2.0, 2.0, 30)[:, None]
+    y = np.column_stack([np.sin(2.0 * X[:, 0]), np.resize(value, 30)])
+    kernel = RBF(1.0, kernel) + WhiteKernel(0.1, kernel) if kernel else None
+    model = SVGPRegressor(kernel, n_inducing=10, max_iter=2, random_state=0).fit(X, y)
+    found = [f.message for f in model.diagnose() if f.name == "constant outputs"]
+    told = "Output 1 of y is 7 in all rows"
+    assert [message.startswith(told) for message in found] == [True] * (value == 7.0 and not kernel)
+
+
 def test_few_errors_are_alike_by_chance():
     error = np.random.default_rng(0).standard_normal((16, 1))
     nearest = 0.7 * error + np.sqrt(0.51) * error[::-1]

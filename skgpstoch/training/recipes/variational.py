@@ -43,6 +43,7 @@ from .fitted import Fitted
 from .fitted_errors import error_findings, unit_of
 from .plan import Start, load_fitted
 from .recipe import Problem, started
+from .row_findings import of_constant_outputs
 from .variational_plan import VariationalChoices
 
 SOME_ROWS = 200  # rows whose residual variance is checked
@@ -248,6 +249,8 @@ class VariationalRecipe(VariationalChoices):
         kernel = self.fitted_kernel(fitted)
         yield from self.kernel_findings(fitted, kernel, features.kernel, features.sees_inputs)
         if (data := fitted.whole) is not None:
+            if isinstance(self.likelihood, AdditiveNoise) and self.learns:
+                yield from of_constant_outputs(data.y)
             yield from self.point_findings(fitted, data, kernel if features.sees_inputs else None)
 
     def point_findings(

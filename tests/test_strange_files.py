@@ -3169,6 +3169,19 @@ def test_lines_of_tables_are_as_long_as_cells_for_people(plain, tmp_path):
         model.save(tmp_path / "model")
 
 
+def test_a_diagnosis_consists_of_findings(plain, tmp_path):
+    """Another object among them was a bare AttributeError when the diagnosis was printed."""
+
+    def make(nodes):
+        scaler = nodes.add(
+            "object", nodes.add("type", "sklearn.StandardScaler"), "severity", "fine"
+        )
+        return nodes.add("sequence", nodes.add("type", "Diagnosis"), scaler)
+
+    with_attribute(tmp_path / "model", plain, make, "_diagnosis")
+    refused(tmp_path / "model", "a diagnosis must consist of findings")
+
+
 def test_an_array_is_looked_at_once_wherever_it_is_shared(exact, monkeypatch):
     """To name the most extreme number took as long as all references to an array together."""
     model = skgpstoch.load(exact)

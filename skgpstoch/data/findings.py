@@ -74,8 +74,11 @@ class Diagnosis(tuple[Finding, ...]):
     __slots__ = ()
 
     def __new__(cls, findings: Iterable[Finding] = ()) -> Diagnosis:
-        """Sort by severity."""
-        return super().__new__(cls, sorted(findings, key=lambda f: SEVERITIES.index(f.severity)))
+        """Sort by severity; refuse what is no finding, as a file that was altered may have it."""
+        every = list(findings)
+        if not all(isinstance(each, Finding) for each in every):
+            raise ValueError("a diagnosis must consist of findings")
+        return super().__new__(cls, sorted(every, key=lambda f: SEVERITIES.index(f.severity)))
 
     @classmethod
     def of_parts(cls, models: Mapping[str, Any]) -> Diagnosis:

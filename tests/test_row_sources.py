@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import os
 import pickle
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from skgpstoch import AutoGaussianProcessRegressor
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.data.counter_rng import row_hashes
+from skgpstoch.data.parquet_rows import files_of
 from skgpstoch.data.parquet_writer import write_parquet
 from skgpstoch.data.read_ahead import read_ahead
 from skgpstoch.data.scan import scan
@@ -147,6 +149,26 @@ def test_float32_stays(table):
     X = table[0].astype(np.float32)
     assert next(SequenceRows(X).chunks()).X.dtype == np.float32
     assert next(ChunkRows(lambda: iter([X, X])).chunks()).X.dtype == np.float32
+
+
+def test_patterns_follow_no_links_below_two_stars(tmp_path, monkeypatch):
+    """Two links of a folder to itself have 2⁴⁰ paths, which took for ever; one repeated its rows."""
+    places = ["a", "deep/b", "deep/er/c", ".hidden/d", "deep/.e"]
+    for place in places:
+        path = tmp_path / f"{place}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(tmp_path)
+    every = [str(tmp_path / f"{place}.parquet") for place in places[:3]]
+    for pattern in ("**/*.parquet", "**", "**/**/*.parquet"):
+        found = files_of(tmp_path / pattern)
+        assert [path for path in found if path.endswith(".parquet")] == every
+    assert files_of(tmp_path / "deep" / "**" / "er" / "*.parquet") == every[2:]
+    of_link = [str(tmp_path / "one" / "deep" / name) for name in ("b.parquet", "er")]
+    assert files_of(tmp_path / "one" / "deep" / "*") == of_link
+    monkeypatch.chdir(tmp_path)
+    assert [os.path.normpath(path) for path in files_of("**/c.*")] == ["deep/er/c.parquet"]
 
 
 def test_sources_are_pickled(folder, table):

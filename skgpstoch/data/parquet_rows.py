@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from itertools import starmap
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
@@ -98,7 +99,8 @@ class ParquetRows(RowSource):
     ----------
     paths : str, Path or list of these
         A file, a directory of *.parquet files, a pattern such as "flights/*.parquet", or a list of
-        these. The files of a directory or a pattern are sorted by name.
+        these. The files of a directory or a pattern are sorted by name. `**` stands for folders of
+        any depth, but for those behind symbolic links.
     target : str or list of str or None, default=None
         Column or columns of y. None: the rows have no targets and are only for predictions.
     features : list of str or None, default=None
@@ -345,9 +347,23 @@ def matches(path: str) -> list[str]:
     if os.path.isdir(path):
         found = sorted(glob.glob(os.path.join(glob.escape(path), "*.parquet")))
     else:
-        found = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        found = [path] if os.path.exists(path) else sorted(found_by(path))
     if not found:
         raise ValueError(f"paths must name Parquet files, but there is none at {path!r}.")
+    return found
+
+
+def found_by(pattern: str) -> set[str]:
+    """Return what matches a pattern; `**` follows no links, which may lead back to themselves."""
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        return set(glob.glob(pattern))
+    k = parts.index("**")
+    below, found = parts[k + 1 :] or ("*",), set()
+    for root in glob.glob(os.path.join(*parts[:k])) if k else [os.curdir]:
+        for folder, folders, _ in os.walk(root):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            found |= found_by(os.path.join(glob.escape(folder), *below))
     return found
 
 

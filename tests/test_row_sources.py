@@ -152,7 +152,7 @@ def test_float32_stays(table):
 
 
 def test_patterns_follow_no_links_below_two_stars(tmp_path, monkeypatch):
-    """Two links of a folder to itself have 2⁴⁰ paths, which took for ever; one repeated its rows."""
+    """Two links of a folder to itself have 2⁴⁰ paths, without end; one repeated its rows."""
     places = ["a", "deep/b", "deep/er/c", ".hidden/d", "deep/.e"]
     for place in places:
         path = tmp_path / f"{place}.parquet"

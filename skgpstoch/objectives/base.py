@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +132,9 @@ class Objective(Module):
         raise NotImplementedError
 
     # ---- streams -----------------------------------------------------------------------------
+
+    learns_q: ClassVar[bool] = False
+    """Whether gradients learn some of q(w), which then takes long from the prior."""
 
     def attach(self, X: Tensor, rows: Rows) -> None:
         """Continue with the next rows of a stream."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -164,9 +164,6 @@ class VariationalObjective(Objective):
         sites = cast(Sites, self.present_sites())
         found = Solution(self.model.moments(sites, self.kept()), sites, unknown)
         return self.model.for_predictions().posterior(found, unknown, self.n_rows)
-
-    learns_q: ClassVar[bool] = False
-    """Whether gradients learn some of q(w), which then takes long from the prior."""
 
     def start_from(self, posterior: SparsePosterior) -> None:
         """Continue from a fitted q(w)."""

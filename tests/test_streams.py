@@ -254,6 +254,29 @@ def test_a_stream_learns_its_noise(params, noise):
         assert 0.86 < share < 0.99
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        skgpstoch.DLMRegressor(n_inducing=10),
+        pytest.param(SVGPRegressor(n_inducing=10, solver="adam"), marks=pytest.mark.slow),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_first_rows_are_learned_where_gradients_learn_q(model):
+    """After one pass deviations were four times too large, and after 60 pieces twice."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, (300, 1))
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.standard_normal(300)
+    single = clone(model).set_params(random_state=0)
+    model = clone(single).partial_fit(X[:200], y[:200])
+    for _ in range(3):
+        model.partial_fit(X[:20], y[:20])
+    assert 0.2 < model.predict_std(X[200:]).mean() < 0.5
+    for i in range(BEGINNING):  # only the last one of these learns for long
+        single.partial_fit(X[i : i + 1], y[i : i + 1])
+    assert BEGINNING < len(single.loss_curve_) <= BEGINNING - 1 + streams.FIRST_STEPS
+
+
 def test_outputs_have_noises_of_their_own():
     rng = np.random.default_rng(0)
     X, noise = rng.uniform(-3, 3, (1000, 1)), np.array([0.1, 1.0])

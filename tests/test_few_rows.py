@@ -9,6 +9,7 @@ import pytest
 import torch
 from families import by_default, slow_cases
 from shared import kill
+from sklearn.base import clone, is_classifier
 from sklearn.datasets import make_friedman1, make_moons
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
@@ -318,7 +319,9 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2001, {**FEW, "n_inducing": 512, "solver": "collapsed"}),
     (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "all_rows": "sites"}),
-    (SVGPClassifier, {}, 257, {**FEW, "solver": "lbfgs", "n_inducing": 128}),
+    (SVGPClassifier, {}, 257, {**FEW, "n_inducing": 128, "start_rows": 256}),
+    (SVGPClassifier, {"n_inducing": 20}, 60, {**FEW, "solver": "lbfgs", "start_rows": 60}),
+    (SVGPClassifier, {"solver": "lbfgs"}, 60, {**FEW, "all_rows": ""}),
     (SVGPClassifier, {}, 1001, {**FEW, "solver": "natural", "n_inducing": 256}),
     (SVGPClassifier, {"learning_rate_init": 0.01}, 100, {**FEW, "solver": "natural"}),
     (SVGPClassifier, {"early_stopping": True}, 100, {**FEW, "solver": "natural"}),
@@ -344,6 +347,31 @@ def plan_of(cls, params, n_rows, **options):
 def test_plan(cls, params, n_rows, expected):
     plan = plan_of(cls, params, n_rows)
     assert {name: getattr(plan, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVGPClassifier(),
+        pytest.param(SVGPRegressor(likelihood="laplace"), marks=pytest.mark.slow),
+        pytest.param(SVGPRegressor(likelihood="negative_binomial"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_few_points_find_a_function_of_one_of_many_columns(model):
+    """Of the default start they made a constant, in silence."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (1060, 9))
+    f = np.sin(2.0 * X[:, 0])
+    if is_classifier(model):
+        y = rng.random(60) < 1.0 / (1.0 + np.exp(-4.0 * f[:60]))
+    elif model.likelihood == "laplace":
+        y = f[:60] + 0.1 * rng.laplace(size=60)
+    else:
+        y = rng.poisson(np.exp(1.5 * f[:60] + 1.0)).astype(float)
+    model = clone(model).set_params(n_inducing=20, random_state=0).fit(X[:60], y)
+    found = model.predict_proba(X[60:])[:, 1] if is_classifier(model) else model.predict(X[60:])
+    assert np.corrcoef(found, f[60:])[0, 1] > 0.8
 
 
 def test_a_warm_start_goes_on_from_points_that_are_not_these_rows():

@@ -37,6 +37,10 @@ CHUNK_ROWS = 65_536
 TRANSFORM_ROWS = 10_000
 """Number of random rows to which a transformer is fitted if it is not fitted yet."""
 
+MOST_BUFFERS = 512
+"""Rows of more buffers are counted before they are shuffled: a file that says 2⁶² rows would have
+a temporary file for each of its rows."""
+
 
 class RowSource(ABC):
     """A table that is read in chunks, as often as needed.
@@ -291,10 +295,11 @@ class RowSource(ABC):
                 yield chunk.rows, table_of(chunk, self.stored_names)
 
     def count(self) -> int:
-        """Return the number of rows; if it is unknown, count them in a pass."""
-        if self.n_rows is None:
+        """Return the number of rows; read them all unless there are few by what files say."""
+        told = self.n_rows
+        if told is None or told > MOST_BUFFERS * self.buffer_rows:
             return sum(len(chunk) for chunk in self.read(None))
-        return self.n_rows
+        return told
 
     def _limited(self, **attributes: Any) -> Self:
         """Return a copy with other attributes; it shares the source's example and transformer."""

@@ -1658,12 +1658,21 @@ def test_queries_from_many_threads_change_nothing(cls, params, problem):
     assert_same(model, before, X)
 
 
-@pytest.mark.slow
-def test_weights_of_classes_are_warned_of():
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(
+            SVGPClassifier(n_inducing=5, max_iter=1, random_state=0), marks=pytest.mark.slow
+        ),
+        GaussianProcessClassifier(optimizer=None),
+        GaussianProcessClassifier(optimizer=None, method="svgp", random_state=0),
+    ],
+    ids=["sparse", "Laplace", "drop-in"],
+)
+def test_weights_of_classes_are_warned_of(model):
     """Copies of a few rows agree, so probabilities are too certain."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 2)), np.repeat(["rare", "usual"], [6, 54])
-    model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0)
     few, many = np.where(y == "rare", 5.0, 5.0 / 9.0), np.where(y == "rare", 9.0, 1.0)
     with pytest.warns(UserWarning, match="each row of class 'rare' counts as 9 that agree"):
         model.fit(X, y, sample_weight=many)

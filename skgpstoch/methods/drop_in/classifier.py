@@ -27,7 +27,7 @@ from ...estimators.first_rank import fits_on_first
 from ...estimators.importances import averaged_importances
 from ...estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ...estimators.validation import check_labels
-from ...estimators.weights import check_weight, warn_of_fractions
+from ...estimators.weights import check_weight, warn_of_class_weights, warn_of_fractions
 from ...kernels import split_white_noise
 from .base import DropIn, checked_theta
 from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
@@ -168,6 +168,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         )
         self._keep(X, y)
         if self.method_ == "laplace":
+            codes = np.searchsorted(self.classes_, y)[:, None].astype(np.float64)
+            warn_of_class_weights(Data(codes, codes, weight), self.classes_)
             self._fit_laplace(kernel, y, weight)
         else:
             self._fit_many(kernel, X, y, weight)

@@ -2,13 +2,14 @@
 
 An evaluation of the exact evidence costs as much as one of the bound, but it has no inducing
 points, so the hyper-parameters reach their optimum in a tenth of the evaluations. The points are
-then placed to suit the kernel.
+then placed to suit the kernel. Likelihoods other than the Gaussian have a bound in its place, with
+all these rows as points; from the default start, few points may end at a constant f.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from ...data.rows import Rows
 from ...likelihoods.real import Gaussian
 from ...models.sparse import SparseModel
-from ...objectives.all_rows import ExactObjective
+from ...objectives.all_rows import AllRowsObjective, ExactObjective
 from ...objectives.optimal_q import optimal_q
 from ..loop import train
 from ..optimizers import constant, make_optimizer
@@ -48,18 +49,25 @@ class ModelAlone(NamedTuple):
 
 
 def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> Start:
-    """Move a model to where the exact evidence of some rows is largest, and its points with it."""
+    """Move a model to where some rows, all as points, are most likely, and its points with it."""
     some = slice(problem.plan.start_rows)
     X, rows = problem.X[some], problem.rows[some]
-    exact = ExactObjective(model, rows.n_effective, noise_bounds=builder.kernel.noise_bounds)
-    learn(exact, X, rows, problem.generator)
+    common: Any = {"noise_bounds": builder.kernel.noise_bounds}
+    if not isinstance(model.likelihood, Gaussian):
+        learn(AllRowsObjective(model, rows.n_effective, X=X, rows=rows, **common), problem, X, rows)
+        builder.place(model.features, problem)
+        return Start(ModelAlone(model), is_new=True)
+    exact = ExactObjective(model, rows.n_effective, **common)
+    learn(exact, problem, X, rows)
     builder.place(model.features, problem)
     raise_noise(exact, problem.X, problem.rows)
     return Start(ModelAlone(model), is_new=True)
 
 
-def learn(exact: ExactObjective, X: Tensor, rows: Rows, generator: torch.Generator) -> None:
-    """Maximise the exact evidence of rows over hyper-parameters."""
+def learn(
+    exact: ExactObjective | AllRowsObjective, problem: Problem, X: Tensor, rows: Rows
+) -> None:
+    """Maximise the evidence of rows, or its bound, over hyper-parameters."""
     if exact.is_closed():
         return
     train(
@@ -69,9 +77,9 @@ def learn(exact: ExactObjective, X: Tensor, rows: Rows, generator: torch.Generat
         max_iter=LBFGS_EPOCHS,
         batch_size=len(X),
         schedule=constant,
-        generator=generator,
+        generator=problem.generator,
         n_iter_no_change=1,
-        tol=auto_tol(rows.n_effective, trains_points=False),
+        tol=auto_tol(rows.n_effective, trains_points=isinstance(exact, AllRowsObjective)),
         evaluate=lambda: exact.evaluate(X, rows),
     )
 

@@ -196,6 +196,20 @@ def test_shuffles_are_permutations_that_seed_and_epoch_decide(rows, table):
         assert_array_equal(chunk.y, y[chunk.rows])
 
 
+def test_rows_of_very_many_buffers_are_counted_before_a_shuffle(tmp_path):
+    """A file of 29 kB that said 2⁶² rows had a temporary file for each of its 2 million rows."""
+
+    class Told(SequenceRows):
+        n_rows = 2**62
+
+    few = Told(np.arange(6.0)[:, None], chunk_rows=2, buffer_rows=2)
+    assert few.count() == 6
+    few.shuffle_to(tmp_path / "a.parquet")
+    assert sorted(pd.read_parquet(tmp_path / "a.parquet")["x0"]) == list(range(6))
+    Told.n_rows = 512 * 2
+    assert few.count() == 1024
+
+
 @pytest.mark.slow
 def test_a_buffer_of_all_rows_shuffles_evenly():
     source = SequenceRows(np.arange(40.0)[:, None], chunk_rows=7)

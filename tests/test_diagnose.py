@@ -359,10 +359,10 @@ def test_weighted_classes_are_judged_by_near_rows_too(kind):
     X = r.uniform(0, 1, (400, 1))
     y = np.sin(30 * X[:, 0]) + 0.2 * r.normal(size=400) > 0.6
     w = r.uniform(0.5, 1.5, 400) if kind == "survey" else np.where(y, 0.5 / y.mean(), 0.7)
-    for n_inducing in (4, 60):
+    for n_inducing in (3, 60):
         model = SVGPClassifier(n_inducing=n_inducing, random_state=0)
         said = said_by(lambda m=model: m.fit(X, y, sample_weight=w))
-        assert any("ows near each other" in text for text in said) == (n_inducing == 4)
+        assert any("ows near each other" in text for text in said) == (n_inducing == 3)
         assert "shares of classes" in {finding.name for finding in model.diagnose()}
         Y = np.eye(2)[y.astype(int)]
         error = Y - model.predict_proba(X)
@@ -396,8 +396,8 @@ def test_gain_of_a_shift_is_that_of_its_best_factor():
     assert (error_findings.best_gain(error, -shift, w) == 0.0).all()
 
 
-@pytest.mark.parametrize("n_inducing", [32, "auto"])
-def test_a_constant_where_near_rows_are_of_like_classes_is_told(n_inducing):
+@pytest.mark.parametrize("solver", ["lbfgs", "auto"])
+def test_a_constant_where_near_rows_are_of_like_classes_is_told(solver):
     """With few points in 64 columns the bound is best at no f at all, and nothing said so."""
     rng = np.random.default_rng(10)
     y = rng.integers(0, 3, 200)
@@ -405,11 +405,11 @@ def test_a_constant_where_near_rows_are_of_like_classes_is_told(n_inducing):
     for image, kind in zip(X, y, strict=True):
         i, j = rng.integers(0, 6, 2)
         image[i : i + (1, 3, 2)[kind], j : j + (3, 1, 2)[kind]] += 2.0
-    model = SVGPClassifier(n_inducing=n_inducing, random_state=0)
+    model = SVGPClassifier(n_inducing=32, solver=solver, random_state=0)
     said = said_by(lambda: model.fit(X.reshape(200, -1), y))
     is_constant = np.ptp(model.predict_proba(X.reshape(200, -1)), axis=0).max() < 0.01
     assert any("predicts almost the same at all rows" in text for text in said) == is_constant
-    assert is_constant == (n_inducing == 32)
+    assert is_constant == (solver == "lbfgs")  # "auto" starts where some rows are most likely
 
 
 @pytest.mark.filterwarnings("ignore:Output 1 of y is 7 in all rows")

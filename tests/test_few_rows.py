@@ -18,6 +18,7 @@ from skgpstoch import (
     FITCRegressor,
     GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
+    SolveGPClassifier,
     SolveGPRegressor,
     SVGPClassifier,
     SVGPRegressor,
@@ -319,7 +320,9 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2001, {**FEW, "n_inducing": 512, "solver": "collapsed"}),
     (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "all_rows": "sites"}),
-    (SVGPClassifier, {}, 257, {**FEW, "n_inducing": 128, "start_rows": 256}),
+    (SVGPClassifier, {}, 257, {**FEW, "solver": "lbfgs", "n_inducing": 128}),
+    (SVGPClassifier, {"n_inducing": 99}, 257, {**FEW, "start_rows": 256}),
+    (SolveGPClassifier, {"n_inducing": 50, "n_orthogonal": 50}, 257, FEW),
     (SVGPClassifier, {"n_inducing": 20}, 60, {**FEW, "solver": "lbfgs", "start_rows": 60}),
     (SVGPClassifier, {"solver": "lbfgs"}, 60, {**FEW, "all_rows": ""}),
     (SVGPClassifier, {}, 1001, {**FEW, "solver": "natural", "n_inducing": 256}),
@@ -372,6 +375,15 @@ def test_few_points_find_a_function_of_one_of_many_columns(model):
     model = clone(model).set_params(n_inducing=20, random_state=0).fit(X[:60], y)
     found = model.predict_proba(X[60:])[:, 1] if is_classifier(model) else model.predict(X[60:])
     assert np.corrcoef(found, f[60:])[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_start_without_hyper_parameters_has_points_to_learn(learns):
+    """Points are no parameters of the bound in which all rows are points."""
+    X, y = make_moons(300, noise=0.2, random_state=0)
+    params = {"n_inducing": 20, "mean": "zero", "learn_inducing_points": learns}
+    model = SVGPClassifier(RBF(0.4, "fixed"), random_state=0, **params).fit(X, y)
+    assert model.score(X, y) > 0.8
 
 
 def test_a_warm_start_goes_on_from_points_that_are_not_these_rows():

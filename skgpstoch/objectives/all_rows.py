@@ -70,10 +70,7 @@ class ExactObjective(VariationalObjective):
         self.found = False  # whether any covariance so far was positive definite
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the kernel, mean and noise parameters; the exact evidence has no points."""
-        features = cast(InducingFeatures, self.model.features)
-        parts = features.covariances, self.model.mean, self.model.likelihood
-        return [{"params": [p for part in parts for p in part.parameters() if p.requires_grad]}]
+        return groups_without_points(self.model)
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator | None = None) -> Tensor:
         try:
@@ -89,6 +86,13 @@ class ExactObjective(VariationalObjective):
     def evaluate(self, X: Tensor, rows: Rows) -> float:
         """Return the loss of all rows."""
         return -float(log_posterior(self.model, X, rows)) / rows.n_effective
+
+
+def groups_without_points(model: SparseModel) -> list[dict[str, Any]]:
+    """Return the parameters of kernel, mean and likelihood, where the points are the rows."""
+    features = cast(InducingFeatures, model.features)
+    parts = features.covariances, model.mean, model.likelihood
+    return [{"params": [p for part in parts for p in part.parameters() if p.requires_grad]}]
 
 
 def log_posterior(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
@@ -185,8 +189,11 @@ class AllRowsObjective(VariationalObjective):
         try:
             total, kl = bound_at(self.model, X, rows, self.sites)
         except NotPositiveDefiniteError:
-            return rejected([p for p in self.parameters() if p.requires_grad])
+            return rejected(self.param_groups()[0]["params"])
         return self.neg_elbo(total, kl, rows, generator)
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        return groups_without_points(self.model)
 
     @property
     def sites(self) -> RowSites:

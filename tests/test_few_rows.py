@@ -377,6 +377,7 @@ def test_few_points_find_a_function_of_one_of_many_columns(model):
     assert np.corrcoef(found, f[60:])[0, 1] > 0.8
 
 
+@pytest.mark.filterwarnings("ignore:Rows near each other predict better")
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_start_without_hyper_parameters_has_points_to_learn(learns):
     """Points are no parameters of the bound in which all rows are points."""

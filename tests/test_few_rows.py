@@ -322,6 +322,9 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "all_rows": "sites"}),
     (SVGPClassifier, {}, 257, {**FEW, "solver": "lbfgs", "n_inducing": 128}),
     (SVGPClassifier, {"n_inducing": 99}, 257, {**FEW, "start_rows": 256}),
+    (SVGPClassifier, {"n_inducing": 20, "n_restarts": 1}, 60, FEW),
+    (SVGPRegressor, {"n_inducing": 20, "likelihood": "laplace", "noise": "input"}, 60, FEW),
+    (SVGPRegressor, {"n_inducing": 20, "likelihood": "laplace", "beta": 0.1}, 60, FEW),
     (SolveGPClassifier, {"n_inducing": 50, "n_orthogonal": 50}, 257, FEW),
     (SVGPClassifier, {"n_inducing": 20}, 60, {**FEW, "solver": "lbfgs", "start_rows": 60}),
     (SVGPClassifier, {"solver": "lbfgs"}, 60, {**FEW, "all_rows": ""}),
@@ -375,6 +378,14 @@ def test_few_points_find_a_function_of_one_of_many_columns(model):
     model = clone(model).set_params(n_inducing=20, random_state=0).fit(X[:60], y)
     found = model.predict_proba(X[60:])[:, 1] if is_classifier(model) else model.predict(X[60:])
     assert np.corrcoef(found, f[60:])[0, 1] > 0.8
+
+
+def test_restarts_leave_the_scale_of_laplace_noise(sine):
+    """They asked for its variance, which it does not have: a bare AttributeError."""
+    X, y = sine
+    params = {"likelihood": "laplace", "n_inducing": 5, "max_iter": 2, "solver": "lbfgs"}
+    model = SVGPRegressor(**params, n_restarts=1, random_state=0).fit(X[:40], y[:40])
+    assert model.score(X, y) > 0.0
 
 
 @pytest.mark.filterwarnings("ignore:Rows near each other predict better")

@@ -364,7 +364,7 @@ def found_by(pattern: str) -> set[str]:
         for folder, folders, _ in os.walk(root):
             folders[:] = [name for name in folders if not name.startswith(".")]
             found |= found_by(os.path.join(glob.escape(folder), *below))
-    return found
+    return found if k else {os.path.normpath(path) for path in found}
 
 
 def cause_of(error: Exception, otherwise: str) -> str:

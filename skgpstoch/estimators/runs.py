@@ -434,7 +434,8 @@ def likely_hyperparameters(objective: Any, run: Run) -> tuple[np.ndarray, bool]:
     bounds = likely_bounds(to_sklearn(features.kernel), some, variance)
     free = [p.requires_grad for p in features.kernel.parameters() for _ in range(p.numel())]
     bounds = bounds[np.array(free, dtype=bool)]
-    if not (is_real and likelihood.log_noise.requires_grad):
+    noise = getattr(likelihood, "log_noise", None)  # Laplace noise has another scale, not drawn
+    if not (is_real and noise is not None and noise.requires_grad):
         return bounds, False
     of_noise = np.clip(np.log(np.multiply(NOISE_SHARES, variance)), *objective.log_noise_bounds)
     return np.vstack([bounds, of_noise]), True

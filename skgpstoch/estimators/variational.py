@@ -37,8 +37,9 @@ class VariationalRegressor(GeneralRegressor):
 
         The scalings of X and y are those of the first call (or of `fit`). The posterior comes from
         running averages, and the learning rate is `learning_rate_init` times their averaging rate,
-        a tenth at most. The scale of additive noise follows the errors at the last 500 rows, each
-        predicted before it is learned, unless the kernel fixes it or the loss is
+        a tenth at most. If gradients learn the posterior, the first 20 rows or more take about 100
+        steps, as in `fit`. The scale of additive noise follows the errors at the last 500 rows,
+        each predicted before it is learned, unless the kernel fixes it or the loss is
         :class:`~skgpstoch.LogLoss`. `log_marginal_likelihood_value_` becomes NaN.
 
         Parameters

@@ -30,6 +30,7 @@ LBFGS_TOL = 1e-6  # go on if ten iterations gain at least so many nats per row
 AUTO_TOL = 1e-3  # the same if solver="auto" chose L-BFGS and the points are trained as well
 AUTO_GAIN = 0.1  # nats of all rows together: a smaller gain is never worth ten more iterations
 LBFGS_EPOCHS = 20
+SITES_EPOCHS = 3  # of the bound in place of the evidence, whose evaluations take iterations
 RAISE, MOST_RAISES = 4.0, 20  # factor by which the noise is raised, and how often at most
 
 
@@ -54,33 +55,39 @@ def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -
     X, rows = problem.X[some], problem.rows[some]
     common: Any = {"noise_bounds": builder.kernel.noise_bounds}
     if not isinstance(model.likelihood, Gaussian):
-        learn(AllRowsObjective(model, rows.n_effective, X=X, rows=rows, **common), problem, X, rows)
+        bound = AllRowsObjective(model, rows.n_effective, X=X, rows=rows, **common)
+        learn(bound, problem, X, rows, SITES_EPOCHS, AUTO_TOL)
         builder.place(model.features, problem)
         return Start(ModelAlone(model), is_new=True)
     exact = ExactObjective(model, rows.n_effective, **common)
-    learn(exact, problem, X, rows)
+    learn(exact, problem, X, rows, LBFGS_EPOCHS, auto_tol(rows.n_effective, trains_points=False))
     builder.place(model.features, problem)
     raise_noise(exact, problem.X, problem.rows)
     return Start(ModelAlone(model), is_new=True)
 
 
 def learn(
-    exact: ExactObjective | AllRowsObjective, problem: Problem, X: Tensor, rows: Rows
+    objective: ExactObjective | AllRowsObjective,
+    problem: Problem,
+    X: Tensor,
+    rows: Rows,
+    max_iter: int,
+    tol: float,
 ) -> None:
     """Maximise the evidence of rows, or its bound, over hyper-parameters."""
-    if exact.is_closed():
+    if objective.is_closed():
         return
     train(
-        exact,
+        objective,
         InMemory(X, rows),
-        optimizer=make_optimizer("lbfgs", exact.param_groups(), 1.0, exact.step_end),
-        max_iter=LBFGS_EPOCHS,
+        optimizer=make_optimizer("lbfgs", objective.param_groups(), 1.0, objective.step_end),
+        max_iter=max_iter,
         batch_size=len(X),
         schedule=constant,
         generator=problem.generator,
         n_iter_no_change=1,
-        tol=auto_tol(rows.n_effective, trains_points=isinstance(exact, AllRowsObjective)),
-        evaluate=lambda: exact.evaluate(X, rows),
+        tol=tol,
+        evaluate=lambda: objective.evaluate(X, rows),
     )
 
 

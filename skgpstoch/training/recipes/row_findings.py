@@ -71,8 +71,8 @@ def of_constant_outputs(y: np.ndarray) -> Iterator[Finding]:
             0,
             "problem",
             f"Output {constant[0]} of y is {y[0, constant[0]]:.6g} in all rows. Outputs share one "
-            "kernel, which may learn from it that f is flat, for the other outputs, too.",
-            "Leave it out of y.",
+            "kernel. A constant is most likely if f is flat, which can spoil the other outputs.",
+            "Leave constant outputs out of y.",
         )
 
 

@@ -352,7 +352,7 @@ def test_means_of_near_rows_are_weighted():
     assert found.value == pytest.approx(same.value)
 
 
-@pytest.mark.parametrize("kind", ["survey", "balanced"])
+@pytest.mark.parametrize("kind", ["survey", pytest.param("balanced", marks=pytest.mark.slow)])
 def test_weighted_classes_are_judged_by_near_rows_too(kind):
     """No finding of classes was made of weighted rows."""
     r = np.random.default_rng(0)

@@ -1780,7 +1780,7 @@ def test_an_output_that_the_other_ones_kernel_loses_is_told(is_lost):
     assert all("MultiOutputRegressor" in text for text in said)
 
 
-@pytest.mark.parametrize("n_trials", [100, 400])
+@pytest.mark.parametrize("n_trials", [pytest.param(100, marks=pytest.mark.slow), 400])
 def test_many_trials_at_one_place_are_told(n_trials):
     """Probabilities were off by .06, where those of SVGPClassifier are by .001."""
     rng = np.random.default_rng(0)

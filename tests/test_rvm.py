@@ -290,7 +290,7 @@ def test_classes_of_very_different_shares():
 
 
 @pytest.mark.filterwarnings("ignore:.*rows are relevance vectors")
-@pytest.mark.parametrize("is_noise", [True, False])
+@pytest.mark.parametrize("is_noise", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_vectors_that_describe_noise_are_told(is_noise):
     """Which rows are vectors counts, too: log C(n, R) of the n rows, for each function."""
     rng = np.random.default_rng(0)

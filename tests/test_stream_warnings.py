@@ -45,7 +45,7 @@ def test_rows_beyond_all_inducing_points_are_told(Model, width):
     assert any("are beyond all inducing points" in text for text in said) == (width < 1.0)
 
 
-@pytest.mark.parametrize("is_narrow", [False, True])
+@pytest.mark.parametrize("is_narrow", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_class_or_no_event_that_came_first_is_told(is_narrow):
     """Log losses stayed at 1.9 nats, and rates at a thousandth."""
     rng = np.random.default_rng(1)

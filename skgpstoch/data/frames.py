@@ -33,8 +33,8 @@ def refuse_sparse(X: Any, name: str) -> None:
 
 def refuse_plan(X: Any, name: str) -> None:
     """Raise a TypeError for a frame that is not computed yet, or rows that are read in chunks."""
-    if getattr(X, "is_read_in_chunks", False):
-        X.__array__()  # says what to do; before anything here asks what would read the rows
+    if hasattr(X, "refuse_as_array"):  # a row source, which most questions would make read
+        X.refuse_as_array()
     if type(X).__name__ in PLANS:
         raise TypeError(
             f"{name} must hold rows, got a polars LazyFrame. Write it with "

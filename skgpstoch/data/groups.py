@@ -198,10 +198,8 @@ class Group:
         if not size:
             return b""  # no message may be empty
         written = bytearray(content) if self.rank == 0 else bytearray(int(size))
-        flat = torch.frombuffer(written, dtype=torch.uint8)
-        flat = flat.to(self._place(flat))
-        self._spread(flat)
-        return content if self.rank == 0 else flat.cpu().numpy().tobytes()
+        self._spread(torch.frombuffer(written, dtype=torch.uint8))  # which shares its memory
+        return content if self.rank == 0 else bytes(written)
 
     def flag(self, value: bool) -> bool:
         """Tell whether `value` is true on any rank."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -55,8 +55,6 @@ class RowSource(ABC):
     buffer_rows : int
         Size of the shuffle buffer, in rows.
     """
-
-    is_read_in_chunks = True  # what takes arrays refuses it by this (they are below us)
 
     def __init__(self, transform: Any, buffer_rows: int) -> None:
         self.transform = transform
@@ -181,6 +179,10 @@ class RowSource(ABC):
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         """Raise a TypeError, because a row source cannot be used as an array."""
+        self.refuse_as_array()
+
+    def refuse_as_array(self) -> NoReturn:
+        """Raise a TypeError that says what to do instead, without reading rows."""
         raise TypeError(
             f"{self!r} is read in chunks and cannot be used as an array. Pass it to fit of "
             "an estimator that trains on minibatches, and predict with "

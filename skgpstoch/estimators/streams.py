@@ -16,6 +16,7 @@ from ..data.devices import resolve_device
 from ..data.rows import BEGINNING, Data
 from ..objectives.base import Objective
 from ..training.checkpoint import SILENT, has_moments_of, load_moments
+from ..training.history import History
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.recipes.plan import Sizes, Start
@@ -62,16 +63,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     recipe.check_streams()
     recipe.check(data)
     run = prepare(estimator, recipe, data, first)
-    learns_q = first and len(data) >= BEGINNING and run.objective.learns_q
-    history = train(
-        run.objective,
-        run.table,
-        optimizer=run.optimizer,
-        max_iter=first_epochs(run) if learns_q else 1,
-        batch_size=run.plan.batch_size,
-        schedule=run.plan.schedule if learns_q else partial(stream_rate, run),
-        generator=run.problem.generator,
-    )
+    history = learn(run, learns_q=first and len(data) >= BEGINNING and run.objective.learns_q)
     if first:
         run.objective.end_beginning(*run.table.every_row())
     curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
@@ -87,6 +79,19 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
         run.objective.cpu(), on_cpu(run.optimizer), parameters, run.plan.solver
     )
     return estimator
+
+
+def learn(run: Run, learns_q: bool) -> History:
+    """Pass over the rows of a call, once, or as often as gradients need to learn q."""
+    return train(
+        run.objective,
+        run.table,
+        optimizer=run.optimizer,
+        max_iter=first_epochs(run) if learns_q else 1,
+        batch_size=run.plan.batch_size,
+        schedule=run.plan.schedule if learns_q else partial(stream_rate, run),
+        generator=run.problem.generator,
+    )
 
 
 def first_epochs(run: Run) -> int:

@@ -9,7 +9,7 @@ all these rows as points; from the default start, few points may end at a consta
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -53,16 +53,17 @@ def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -
     """Move a model to where some rows, all as points, are most likely, and its points with it."""
     some = slice(problem.plan.start_rows)
     X, rows = problem.X[some], problem.rows[some]
-    common: Any = {"noise_bounds": builder.kernel.noise_bounds}
-    if not isinstance(model.likelihood, Gaussian):
-        bound = AllRowsObjective(model, rows.n_effective, X=X, rows=rows, **common)
+    bounds, n = builder.kernel.noise_bounds, rows.n_effective
+    is_exact = isinstance(model.likelihood, Gaussian)
+    if is_exact:
+        exact = ExactObjective(model, n, noise_bounds=bounds)
+        learn(exact, problem, X, rows, LBFGS_EPOCHS, auto_tol(n, trains_points=False))
+    else:
+        bound = AllRowsObjective(model, n, noise_bounds=bounds, X=X, rows=rows)
         learn(bound, problem, X, rows, SITES_EPOCHS, AUTO_TOL)
-        builder.place(model.features, problem)
-        return Start(ModelAlone(model), is_new=True)
-    exact = ExactObjective(model, rows.n_effective, **common)
-    learn(exact, problem, X, rows, LBFGS_EPOCHS, auto_tol(rows.n_effective, trains_points=False))
     builder.place(model.features, problem)
-    raise_noise(exact, problem.X, problem.rows)
+    if is_exact:
+        raise_noise(exact, problem.X, problem.rows)
     return Start(ModelAlone(model), is_new=True)
 
 

@@ -480,6 +480,7 @@ def test_a_classifier_is_at_its_optimum(n_rows):
     ids=repr,
 )
 @slow_cases("n_inducing", "SVGPClassifier")
+@pytest.mark.filterwarnings("ignore:A distinct row counts")
 def test_a_weight_is_a_number_of_rows(model, is_class):
     X, y = make_moons(40, noise=0.3, random_state=0)
     y = y if is_class else X[:, 0] + 0.1 * y

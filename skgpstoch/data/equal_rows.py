@@ -201,6 +201,17 @@ def agree_by_chance(data: Data, equal: EqualRows) -> bool:
     return bool(is_mixed or (n_inputs <= few and n_targets <= few))
 
 
+def mean_copies(data: Data) -> float:
+    """Return how often a distinct row counts in the mean, by weight or as copies that agree.
+
+    It is 1 where rows agree by chance: others then differ from them, and tell the noise.
+    """
+    equal = EqualRows.among(data)
+    if equal is not None and agree_by_chance(data, equal):
+        return 1.0
+    return float(data.row_counts.sum()) / (len(data) if equal is None else len(equal.first))
+
+
 def n_counted(data: Data, equal: EqualRows) -> np.ndarray:
     """Return for how many observations each row stands, (n,): its weight, if that is a count.
 

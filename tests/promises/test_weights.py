@@ -287,6 +287,7 @@ def test_centres_of_clusters_are_drawn_to_rows_that_count_often():
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPClassifier, DLMRegressor], ids=named)
 @slow_cases("SolveGPClassifier")
+@pytest.mark.filterwarnings("ignore:A distinct row counts")
 def test_more_points_than_rows_if_these_count_for_enough(cls, problem):
     """As many as there are distinct rows are made either way."""
     X, y, _ = problem(kind_of(cls))

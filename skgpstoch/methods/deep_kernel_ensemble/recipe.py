@@ -45,7 +45,7 @@ from ...objectives.ensemble import EnsembleObjective
 from ...objectives.optimal_q import optimal_q
 from ...training.recipes.evidence import feature_kernel
 from ...training.recipes.fitted import Fitted
-from ...training.recipes.fitted_errors import error_findings
+from ...training.recipes.fitted_errors import error_findings, of_nearest_classes
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.mean_findings import of_fitted_means
@@ -223,10 +223,15 @@ class EnsembleRecipe(Recipe):
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
-        if isinstance(self.likelihood, AdditiveNoise) and not IS_JUDGED.get():
+        data, is_trained = fitted.judged, self.is_trained(fitted)
+        if data is None or IS_JUDGED.get():
+            return
+        if isinstance(self.likelihood, AdditiveNoise):
             advice = "Use NNGPRegressor or AutoGaussianProcessRegressor, or raise max_iter."
-            yield from error_findings(fitted, None, advice, self.is_trained(fitted))
+            yield from error_findings(fitted, None, advice, is_trained)
             yield from of_fitted_means(fitted)
+        elif self.likelihood.for_classes_only:
+            yield from of_nearest_classes(fitted, data, None, is_trained)
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         for finding in super().training_findings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...data.devices import resolve_device
 from ...data.docstrings import documented
-from ...data.findings import Diagnosis
+from ...data.findings import Diagnosis, Finding
 from ...data.inner_fits import fitted_inside
 from ...data.rows import Data
 from ...estimators.classifier import Classifier
@@ -29,6 +30,7 @@ from ...estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ...estimators.validation import check_labels
 from ...estimators.weights import check_weight, warn_of_class_weights, warn_of_fractions
 from ...kernels import split_white_noise
+from ...training.recipes.error_findings import judged_rows, of_local_classes
 from .base import DropIn, checked_theta
 from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
 from .many_rows import CLASSIFIERS, choose
@@ -205,8 +207,21 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             fitted = dict(found)
         values = [b.log_marginal_likelihood_value_ for b in fitted.values()]
         self.log_marginal_likelihood_value_ = float(np.mean(values))
-        self._diagnosis = Diagnosis(self._findings({k: b.kernel_ for k, b in fitted.items()}, 1.0))
+        of_kernels = self._findings({k: b.kernel_ for k, b in fitted.items()}, 1.0)
+        self._diagnosis = Diagnosis([*self._of_nearest(weight), *of_kernels])
         self._diagnosis.warn()
+
+    def _of_nearest(self, weight: np.ndarray | None) -> Iterator[Finding]:
+        """Yield whether the classes of the ten nearest rows predict better than the fit."""
+        X = self.X_train_
+        has_columns = self._kernel().requires_vector_input
+        if not has_columns or isinstance(self.base_estimator_, OneVsOneClassifier):
+            return
+        rows = judged_rows(X)
+        p = self.base_estimator_.predict_proba(X[rows])
+        codes = np.searchsorted(self.classes_, self.y_train_)
+        kernel = getattr(self.base_estimator_, "kernel_", None)
+        yield from of_local_classes(rows, p, X, codes, kernel, weight=weight)
 
     def _fit_many(
         self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None

@@ -330,6 +330,21 @@ def of_local(
     )
 
 
+def of_local_classes(
+    rows: np.ndarray,
+    probability: np.ndarray,
+    X: np.ndarray,
+    codes: np.ndarray,
+    kernel: sk.Kernel | None = None,
+    is_trained: bool = True,
+    weight: np.ndarray | None = None,
+) -> Iterator[Finding]:
+    """Yield the same of probabilities (m, K) at some rows, and of the classes (n,) of all rows."""
+    labels, rival = np.eye(probability.shape[1])[codes], "AutoGaussianProcessClassifier"
+    error = labels[rows] - probability
+    yield from of_local(rows, error, X, labels, kernel, is_trained, rival, weight)
+
+
 def means_nearby(rows: np.ndarray, X: np.ndarray, Y: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the means of Y (n, P), weighted by w (n,), at the ten rows nearest to some, (m, P)."""
     Z = torch.from_numpy(standardised(X)).float()

@@ -40,17 +40,18 @@ TAILS, OUTLIERS, LEFT_OUT_ROWS = "tails of errors", "outliers", "left-out rows"
 DISPERSION = "dispersion"
 BOUND, MISSING_NOISE = "at its bound", "missing noise"
 NEARBY, RELEVANT = "local prediction", "relevant rows"
-NO_MORE_NOISE, WIDE = "noise at its bound", "many features"
+NO_MORE_NOISE, WIDE, COPIES = "noise at its bound", "many features", "copies"
 CAUSES = {
     ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING, OUTLIERS),
     NEARBY: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, ERRORS, LEFT_OUT_ROWS, MISSING_NOISE),
-    TAILS: (NEAREST, INPUTS, ERRORS, NEARBY, RELEVANT),
-    OUTLIERS: (NEAREST, INPUTS, RELEVANT),
+    TAILS: (NEAREST, INPUTS, ERRORS, NEARBY, RELEVANT, COPIES),
+    OUTLIERS: (NEAREST, INPUTS, RELEVANT, COPIES),
     LEFT_OUT_ROWS: (VARIATION, NEAREST, INPUTS, MISSING_NOISE),
     RESIDUAL: (BOUND, TRAINING),
     MISSING_NOISE: (VARIATION, NEAREST, INPUTS),
     BOUND: (VARIATION, NEAREST, INPUTS),  # these were problems before the search already
-    NO_MORE_NOISE: (RELEVANT, WIDE),
+    NO_MORE_NOISE: (RELEVANT, WIDE, COPIES),
+    COPIES: (RESIDUAL,),
 }
 """For each finding, the problems that explain it: it is then a note, not a problem of its own."""
 

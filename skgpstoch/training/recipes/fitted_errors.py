@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...data.arrays import Scaling
 from ...data.devices import HOST
+from ...data.equal_rows import mean_copies, merged
 from ...data.findings import Finding
 from ...data.rows import Data
 from ...likelihoods.counts import Poisson
@@ -30,14 +31,18 @@ from .error_findings import (
     of_dispersion,
     of_errors,
     of_local,
+    of_local_classes,
     of_tails,
     pairs_of,
 )
-from .findings import MOST_GAIN, UNTRAINED
+from .findings import COPIES, MOST_GAIN, UNTRAINED
 from .fitted import Fitted
+from .row_findings import FEW_TO_LEARN
 
 MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
 MOST_INDICATORS = 10_000_000  # of rows times classes, which take 80 MB
+FEW_COPIES = 1.05  # that a distinct row counts, up to which copies are few
+LEAST_FOUND = 0.6  # of the noise
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
 
 
@@ -61,7 +66,7 @@ def error_findings(
         yield from of_errors(at_rows, at_nearest, unit, advice, is_trained, math.inf)
     if data is not None and likelihood.for_classes_only:
         yield from of_shares(fitted, data, is_trained)
-        yield from of_local_classes(fitted, data, kernel, is_trained)
+        yield from of_nearest_classes(fitted, data, kernel, is_trained)
     if data is None or not isinstance(likelihood, AdditiveNoise):
         return
     noise = likelihood.noise_variance.detach().numpy()
@@ -158,7 +163,7 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
     yield found
 
 
-def of_local_classes(
+def of_nearest_classes(
     fitted: Fitted, data: Data, kernel: sk.Kernel | None, is_trained: bool
 ) -> Iterator[Finding]:
     """Yield whether the classes of the ten nearest rows predict better than the fit."""
@@ -168,10 +173,52 @@ def of_local_classes(
     y, (_, q) = torch.from_numpy(codes[rows]), marginals_at(fitted, data, rows)
     with torch.no_grad():
         p = Predicted.of_classes(y, q, fitted.posterior.likelihood).mean.numpy()
-    labels = np.eye(p.shape[1])[data.y[:, 0].astype(np.int64)]
-    error, rival = labels[rows] - p, "AutoGaussianProcessClassifier"
-    w = data.weight
-    yield from of_local(rows, error, data.X, labels, kernel, is_trained, rival, weight=w)
+    codes = data.y[:, 0].astype(np.int64)
+    yield from of_local_classes(rows, p, data.X, codes, kernel, is_trained, data.weight)
+
+
+def of_copies(fitted: Fitted, data: Data) -> Iterator[Finding]:
+    """Yield the share of the noise that is found where distinct rows count W > 1 times in the mean.
+
+    Copies agree exactly, as if there were no noise. Where the likelihood is largest, the noise is
+
+        σ² = Σ w (e² + s²)/Σ w = Σ w e²/(n(W − h)),
+
+    with the errors e, the variances s² of f, and h the mean leverage ws²/σ² of n distinct rows. If
+    weights are divided by W it is Σ w e²/(nW(1 − h)), so the found share is W(1 − h)/(W − h).
+
+    *Measured* on rows drawn with replacement, W = 1.4 to 1.7: where it was below .6, SVGPRegressor,
+    FITCRegressor, SolveGPRegressor and DeepGPRegressor lost .4 to 1.6 nats per row; where it was
+    .75 or more, up to .2; and .02 with weights divided by W.
+    """
+    W = mean_copies(data)
+    is_likeliest = getattr(getattr(fitted.posterior, "model", None), "is_bound", True)
+    if W <= FEW_COPIES or not is_likeliest:  # other losses find other noise
+        return
+    distinct, _ = merged(data)
+    if len(distinct) < FEW_TO_LEARN:
+        return
+    rows, likelihood = judged_rows(distinct.X), fitted.posterior.likelihood
+    y = torch.from_numpy(fitted.scaled_targets(distinct)[rows])
+    X, q = marginals_at(fitted, distinct, rows)
+    with torch.no_grad():
+        followed = followed_at(fitted, distinct, rows, likelihood, X, q, y)
+        s2 = (q.var[0] / likelihood.noise_variance).numpy()
+    own = W * np.average(s2, 0, distinct.row_counts[rows])
+    h = min(1.0, np.max(own if followed is None else followed.leverage.numpy().mean(0)))
+    found = Finding(COPIES, "sample_weight", float(W * (1.0 - h) / (W - h)), LEAST_FOUND)
+    if found.value < LEAST_FOUND:
+        found = found._replace(
+            severity="problem",
+            text=f"A distinct row counts {W:.3g} times in the mean, as copies or by sample_weight. "
+            "Copies agree exactly, as they do without noise, so the fit has found "
+            f"{found.value:.2g} times the noise that distinct rows tell: it follows single rows, "
+            "and intervals are too narrow.",
+            advice="Divide the weights of distinct rows by their mean, as NNGPRegressor and "
+            "AutoGaussianProcessRegressor do, or drop copies. In BaggingRegressor, set "
+            "bootstrap=False and max_samples=0.6.",
+        )
+    yield found
 
 
 class Followed(NamedTuple):

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from ...objectives.base import Objective
 from ..tables import Table
 from .findings import NEAREST, of_bounds, of_inputs, of_noise, of_sight, of_training
 from .fitted import Fitted
-from .fitted_errors import unit_of
+from .fitted_errors import of_copies, unit_of
 from .kernel_choice import KernelChoice
 from .plan import OfParameters, Plan, Sizes, Start
 from .row_findings import of_events, of_far_count, of_far_rows, of_features, of_rows, of_weights
@@ -239,6 +239,9 @@ class Recipe(OfParameters, ABC):
             nearest = next((each.value for each in sight if each.name == NEAREST), math.inf)
             yield from of_noise(variance, bounds, is_given, nearest)
         yield from sight
+        counts = given.learns_noise and not self.weighs_relatively
+        if type(likelihood) is Gaussian and counts and data is not None and data.y_std is None:
+            yield from of_copies(fitted, cast(Data, fitted.judged))
 
     # ---- streams -----------------------------------------------------------------------------
 

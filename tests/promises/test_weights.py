@@ -1471,6 +1471,7 @@ def test_adaboost(problem):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:A distinct row counts")
 @pytest.mark.parametrize("cls", [SVGPRegressor, SCGDGaussianProcessRegressor, SVGPClassifier])
 @slow_cases("SVGPRegressor", "SVGPClassifier")
 def test_bagging_is_fits_to_repeated_rows(cls, problem):

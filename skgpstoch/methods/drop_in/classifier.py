@@ -30,7 +30,7 @@ from ...estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ...estimators.validation import check_labels
 from ...estimators.weights import check_weight, warn_of_class_weights, warn_of_fractions
 from ...kernels import split_white_noise
-from ...training.recipes.error_findings import judged_rows, of_local_classes
+from ...training.recipes.error_findings import judged_rows, means_nearby, of_local_classes
 from .base import DropIn, checked_theta
 from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
 from .many_rows import CLASSIFIERS, choose
@@ -212,16 +212,23 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         self._diagnosis.warn()
 
     def _of_nearest(self, weight: np.ndarray | None) -> Iterator[Finding]:
-        """Yield whether the classes of the ten nearest rows predict better than the fit."""
+        """Yield whether the classes of the ten nearest rows predict better than the fit.
+
+        It is a note if labels are predicted as well: Laplace's approximation draws probabilities
+        to the middle, the more so with a kernel that is not learned.
+        """
         X = self.X_train_
         has_columns = self._kernel().requires_vector_input
         if not has_columns or isinstance(self.base_estimator_, OneVsOneClassifier):
             return
-        rows = judged_rows(X)
+        rows, codes = judged_rows(X), np.searchsorted(self.classes_, self.y_train_)
         p = self.base_estimator_.predict_proba(X[rows])
-        codes = np.searchsorted(self.classes_, self.y_train_)
+        w = np.ones(len(X)) if weight is None else weight
+        nearest = means_nearby(rows, X, np.eye(self.n_classes_)[codes], w)
+        wrong, of_nearest = (w[rows] @ (each.argmax(1) != codes[rows]) for each in (p, nearest))
         kernel = getattr(self.base_estimator_, "kernel_", None)
-        yield from of_local_classes(rows, p, X, codes, kernel, weight=weight)
+        for found in of_local_classes(rows, p, X, codes, kernel, weight=weight):
+            yield found if wrong > of_nearest else found.noted()
 
     def _fit_many(
         self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None

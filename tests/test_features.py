@@ -355,6 +355,24 @@ def test_modules_that_do_not_make_features(network, found, X):
         output_width(network, X)
 
 
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (torch.nn.Softmax(0), r"those of X\[0\] are others beside X\[1\]"),
+        (torch.nn.BatchNorm1d(3, track_running_stats=False), "of one row it fails"),
+        (torch.nn.LayerNorm((6, 3)), "of one row it fails"),
+    ],
+)
+def test_features_of_a_row_do_not_depend_on_other_rows(layer, why, X):
+    """Else predictions depend on which rows are asked together."""
+    network = torch.nn.Sequential(torch.nn.Linear(3, 3), layer).double()
+    with pytest.raises(ValueError, match=f"features of each row from that row alone, but {why}"):
+        output_width(network, X)
+    network[1] = torch.nn.Softmax(1)
+    assert output_width(network, X) == 3
+
+
 def test_output_width_leaves_the_module_as_it_was(X):
     network = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).double()
     before = copy.deepcopy(network.state_dict())

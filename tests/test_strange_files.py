@@ -41,6 +41,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 from sklearn.utils._metadata_requests import MethodMetadataRequest
+from torch import nn
 
 import skgpstoch
 from skgpstoch import (
@@ -1223,20 +1224,51 @@ def test_networks_do_not_make_gigabytes_of_a_row(layers, tmp_path):
         model.save(tmp_path / "model")
 
 
+OF_OTHER_ROWS = {
+    "BatchNorm1d without running": [nn.BatchNorm1d(2, affine=False, track_running_stats=False)],
+    "Softmax along axis 0,": [nn.Softmax(0)],
+    "Softmax along axis -2,": [nn.Softmax(-2)],
+    "LogSoftmax along axis None": [nn.Unflatten(1, (2, 1)), nn.LogSoftmax(None), nn.Flatten()],
+    "Unflatten along axis 0": [nn.Unflatten(0, (1, -1)), nn.AvgPool2d((3, 1), 1, (1, 0))],
+    "Flatten along axis -3": [nn.Unflatten(1, (2, 1)), nn.Flatten(-3, -2)],
+}
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_networks_look_at_no_other_rows(tmp_path):
+@pytest.mark.parametrize("said", OF_OTHER_ROWS)
+def test_networks_look_at_no_other_rows(said, tmp_path):
     """Not even in few layers, through which no row has to go."""
-    layer = torch.nn.BatchNorm1d(2, affine=False, track_running_stats=False)
-    network = torch.nn.Sequential(layer)
+    network = nn.Sequential(nn.Linear(2, 2))
     model = SVGPRegressor(feature_map=network, n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, Y).save(tmp_path / "model")
+    own = model.posterior_.model.features.network
+    own.extend(OF_OTHER_ROWS[said]).eval()
+    with pytest.raises(ValueError, match=f"has a {said}.* depend on other rows"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layers", [[nn.Softmax(1)], [nn.Unflatten(1, (1, 2)), nn.Flatten()]])
+def test_networks_along_columns_are_saved(layers, tmp_path):
+    network = nn.Sequential(nn.Linear(2, 2), *layers)
+    model = SVGPRegressor(feature_map=network, n_inducing=5, max_iter=1, random_state=0).fit(X, Y)
     model.save(tmp_path / "model")
-    model.fit(X, Y)
-    with pytest.raises(ValueError, match="has a BatchNorm1d without running statistics, so"):
+    assert np.array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layer", [nn.AvgPool2d((3, 1), 1, (1, 0)), nn.GLU(1), nn.LayerNorm(2)])
+def test_networks_of_members_look_at_no_other_rows(layer, tmp_path):
+    """Their first axis is that of members."""
+    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=1, random_state=0).fit(X, Y)
+    model.posterior_.model.features.network.append(layer)
+    name = type(layer).__name__
+    with pytest.raises(ValueError, match=f"networks of several members cannot have a {name}"):
         model.save(tmp_path / "model")
 
 
 FAILING = {
-    "five rows": [torch.nn.Unflatten(0, (5, 1)), torch.nn.Flatten(0, 1)],
+    "five rows": [nn.LayerNorm((5, 2), elementwise_affine=False), nn.AdaptiveAvgPool1d(2)],
 }
 
 
@@ -2651,18 +2683,21 @@ def test_there_are_as_many_networks_as_parameters(tmp_path):
 class Failing(torch.nn.Module):
     """A network of the user's."""
 
+    fails = False
+
     def forward(self, rows):
-        if len(rows) == 1:
-            raise KeyError("one row")
+        if self.fails:
+            raise KeyError("no such key")
         return rows
 
 
-def test_errors_of_the_users_code_stay_their_own(tmp_path):
+def test_errors_of_the_users_code_stay_their_own(tmp_path, monkeypatch):
     model = SVGPRegressor(feature_map=Failing(), n_inducing=5, max_iter=1, random_state=0)
     model.fit(X, Y).save(tmp_path / "model")
     again = skgpstoch.load(tmp_path / "model", objects={"Failing": Failing})
-    with pytest.raises(KeyError, match="one row") as failure:
-        again.predict(X[:1])
+    monkeypatch.setattr(Failing, "fails", True)
+    with pytest.raises(KeyError, match="no such key") as failure:
+        again.predict(X)
     assert "predict failed in" in failure.value.__notes__[0]
 
 

@@ -56,6 +56,7 @@ MOST_JOBS_OF_KERNEL = 16  # which scikit-learn starts anew for each row of a dia
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
+ALONG_AXES = nn.Flatten, nn.GLU, nn.LogSoftmax, nn.Softmax, nn.Unflatten
 LISTS = nn.ModuleList, nn.ModuleDict, nn.ParameterList
 ONE_OF: dict[Any, Any] = {
     **{float: (float, Real), int: (int, Integral), bool: (bool, np.bool_)},
@@ -270,8 +271,13 @@ def trains(value: Any) -> str:
     """Return what a layer is if it would predict at random, or by other rows; else nothing."""
     if isinstance(value, OF_BATCHES) and value.training:
         return f"{type(value).__name__} in training mode"
-    is_by_rows = isinstance(value, BATCH_NORM) and value.running_mean is None
-    return f"{type(value).__name__} without running statistics" if is_by_rows else ""
+    if isinstance(value, BATCH_NORM) and value.running_mean is None:
+        return f"{type(value).__name__} without running statistics"
+    if isinstance(value, ALONG_AXES):
+        axis = value.start_dim if isinstance(value, nn.Flatten) else value.dim
+        if type(axis) is not int or not (axis > 0 or axis == -1):  # the first axis is that of rows
+            return f"{type(value).__name__} along axis {axis!s:.20}, not 1, 2, … or -1"
+    return ""
 
 
 def check_jobs(cls: type, fields: dict[str, Any], most: int = MOST_JOBS) -> None:

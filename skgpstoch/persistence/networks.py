@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data.arrays import Scaling
 from .forms import DAMAGE
-from .registry import KEEPING_SIZES, PACKAGE, package_of
+from .registry import ELEMENTWISE, KEEPING_SIZES, PACKAGE, package_of
 
 FREE_NUMBERS = 2**17  # that an operation may make of a row
 MOST_OF_A_ROW = 256  # as many numbers as the row has; twice those of a convolution to 128 channels
@@ -77,6 +77,9 @@ class Networks:
         layers = [
             type(layer).__name__ for _, layer in network.named_modules(remove_duplicate=False)
         ]
+        others = set(layers).difference(ELEMENTWISE.split(), OF_MEMBERS, {OF_USER})
+        if others and not WITH_MEMBERS.isdisjoint(layers):  # whose rows are along the second axis
+            raise ValueError(f"networks of several members cannot have a {min(others)}")
         if is_modest(layers):
             return
         if not n_columns:

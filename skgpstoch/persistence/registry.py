@@ -83,11 +83,14 @@ OF_SKLEARN: tuple[type, ...] = (
     sk_multiclass._ConstantPredictor,
     *REQUESTS,
 )
-KEEPING_SIZES = """
-    BatchNorm1d BatchNorm2d CELU Dropout Dropout1d Dropout2d ELU Flatten GELU GLU GroupNorm
-    Hardsigmoid Hardswish Hardtanh Identity InstanceNorm1d InstanceNorm2d LayerNorm LeakyReLU
-    LogSigmoid LogSoftmax Mish PReLU RMSNorm ReLU ReLU6 SELU Sequential SiLU Sigmoid Softmax
-    Softplus Softsign Tanh Tanhshrink Threshold
+ELEMENTWISE = """
+    CELU Dropout ELU GELU Hardsigmoid Hardswish Hardtanh Identity LeakyReLU LogSigmoid Mish PReLU
+    ReLU ReLU6 SELU Sequential SiLU Sigmoid Softplus Softsign Tanh Tanhshrink Threshold
+"""
+"""Layers of torch that make one number of each, or have others in them."""
+KEEPING_SIZES = f"""
+    {ELEMENTWISE} BatchNorm1d BatchNorm2d Dropout1d Dropout2d Flatten GLU GroupNorm InstanceNorm1d
+    InstanceNorm2d LayerNorm LogSoftmax RMSNorm Softmax
 """
 """Layers of torch that return at most as many numbers as they are given."""
 OTHER_LAYERS = """

@@ -26,6 +26,10 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
+ALONE = "feature_map must find the features of each row from that row alone"
+SAME_FEATURES = 1e-3  # share of the largest feature that is rounding
+
+
 class InputLimits(Module):
     """Clamp each input to the interval of the training rows, made twice as wide: (N, d) → (N, d).
 
@@ -276,14 +280,15 @@ def output_width(network: nn.Module, X: Tensor) -> int:
     Raises
     ------
     ValueError
-        If the output is not a floating-point (n, D) tensor with D ≥ 1, or has no gradient although
-        the network has parameters to train.
+        If the output is not a floating-point (n, D) tensor with D ≥ 1, has no gradient although the
+        network has parameters to train, or depends on other rows.
     """
     expected = (
         f"feature_map must map a tensor of shape {tuple(X.shape)} to one of shape ({len(X)}, D)"
     )
+    fitted = copy.deepcopy(network).eval()
     try:
-        Z = copy.deepcopy(network).eval()(X)
+        Z = fitted(X)
     except RuntimeError as error:
         raise ValueError(f"{expected}, but it fails: {error}") from error
     trains = any(p.requires_grad for p in network.parameters())
@@ -297,4 +302,21 @@ def output_width(network: nn.Module, X: Tensor) -> int:
         raise ValueError(
             f"{expected} that is differentiable by its parameters, got a detached one."
         )
+    check_alone(fitted, X[:1], Z[:1])
     return Z.shape[1]
+
+
+def check_alone(network: nn.Module, row: Tensor, beside_others: Tensor) -> None:
+    """Raise a ValueError if a network finds other features of a row alone than beside others.
+
+    Predictions would depend on which rows are asked together.
+    """
+    try:
+        off = (network(row) - beside_others).abs().max()
+    except (RuntimeError, ValueError) as error:  # ValueError: batch norm without statistics
+        raise ValueError(f"{ALONE}, but of one row it fails: {error}") from error
+    if not bool(off <= SAME_FEATURES * beside_others.abs().max()):
+        raise ValueError(
+            f"{ALONE}, but those of X[0] are others beside X[1]. Look for layers along the first "
+            "axis, such as Softmax(dim=0), and let batch norm track statistics."
+        )

@@ -648,6 +648,15 @@ def test_nearest_neighbours_of_far_rows():
         assert_same_numbers(model, rows)
 
 
+@pytest.mark.filterwarnings("ignore:Outliers in X")
+@pytest.mark.parametrize("far", [1e12, 1e30])
+def test_nearest_neighbours_beside_a_far_training_row(far):
+    """It moved the centre, from which rounding hid the distances between all others."""
+    rows = np.array(X)
+    rows[0, 0] = far
+    assert_same_numbers(NNGPRegressor(**NEAR).fit(rows, y))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
 @by_default("three")

@@ -2509,6 +2509,22 @@ def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
     assert isinstance(of_library, AttributeError)
 
 
+def test_our_own_words_on_a_part_name_the_file(tmp_path):
+    """They seemed to be on what the user gave."""
+    transformer = QuantileTransformer(n_quantiles=10, random_state=0)
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0, target_transform=transformer)
+    model.fit(X, Y).save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model")
+    again.target_transformer_.quantiles_[:] = 1.0
+    with pytest.raises(ValueError, match="transformer must be monotone") as failure:
+        again.predict(X)
+    assert str(tmp_path / "model") in failure.value.__notes__[0]
+    again = skgpstoch.load(tmp_path / "model")
+    with pytest.raises(ValueError, match="X has 1 features") as failure:
+        again.predict(X[:, :1])
+    assert not hasattr(failure.value, "__notes__")
+
+
 @pytest.mark.slow
 def test_models_within_others_say_so_too(tmp_path):
     inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)

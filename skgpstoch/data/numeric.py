@@ -237,6 +237,12 @@ class Dates(Encoder):
         ]
         return cls(numbers_of(column, values, weight), tuple(held))
 
+    def check_parts(self) -> None:
+        """Raise a ValueError if a date makes more columns than any fit has, as in edited files."""
+        super().check_parts()
+        if len(self.periods) > len(PERIODS):
+            raise ValueError(f"Dates have {len(self.periods)} periods, but at most {len(PERIODS)}")
+
     @property
     def width(self) -> int:
         return self.days.width + 2 * len(self.periods)
@@ -246,8 +252,6 @@ class Dates(Encoder):
         return self.days.missing_columns
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        if len(self.periods) > len(PERIODS):  # in an edited file
-            raise ValueError(f"Dates have {len(self.periods)} periods, but at most {len(PERIODS)}.")
         waves = []
         for period in self.periods:
             angle = 2.0 * np.pi * (values / period)

@@ -71,7 +71,7 @@ def nearest(Q: Value, Z: np.ndarray, m: int, lag: Any) -> Value:
 
     Squared distances are larger by each row's lag.
     """
-    centre = Z.mean(0)
+    centre = np.median(Z, axis=0)  # of the bulk, whose distances a far row would round away
     B = Z - centre
     r2 = np.square(B).sum(1) + lag - 2.0 * ((Q - centre) @ B.T)
     return r2.graph.smallest(r2, m)

@@ -40,6 +40,9 @@ OF_RECORDS = re.compile(r"\.(_diagnosis|report_)\b")  # numbers that predictions
 OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
 OF_PARAMETERS = re.compile(r"(?:The ')?(\w+)")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
+AFTER_CHECKS = re.compile(
+    rf"{PACKAGE}\.((kernels|likelihoods|maths|models)\.|estimators\.distributions\.target_map)"
+)
 LONGEST_MESSAGE = 5000  # letters
 NOT_FITTED = (
     "This %(name)s instance is not fitted yet. Call 'fit' with appropriate arguments before using "
@@ -113,7 +116,7 @@ def say_where(error: Exception, model: Any, method: Any, called: str) -> None:
     shorten(error)
     is_lacking = is_absent(error, model, method.__name__)
     is_told = is_lacking or is_for_users(error)
-    is_of_file = is_lacking or is_of_part(error, model)
+    is_of_file = is_lacking or is_of_part(error, model) or is_after_checks(error)
     if is_told and not (is_of_file or is_about_numbers(error, model, method)):
         return
     unless = "a model fitted here takes the same call" if is_told else "your arguments are right"
@@ -276,6 +279,12 @@ def is_of_part(error: Exception, model: Any) -> bool:
     passed = [frame.f_locals.get("self") for frame in frames]
     modules = (isinstance(x, nn.Module) for x in (*passed, *frames[-1].f_locals.values()))
     return any(modules) or any(id(x) in LOADED and x is not model for x in passed)
+
+
+def is_after_checks(error: Exception) -> bool:
+    """Tell whether an error was raised where the user's arguments have been checked already."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return AFTER_CHECKS.match(str(frame.f_globals.get("__name__"))) is not None
 
 
 def is_about_numbers(error: Exception, model: Any, method: Any) -> bool:

@@ -1256,6 +1256,18 @@ def test_networks_along_columns_are_saved(layers, tmp_path):
     assert np.array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
 
 
+@pytest.mark.parametrize("part", ["members", "model"])
+def test_members_have_the_likelihood_of_the_mixture(part, tmp_path):
+    """Predictions and the graph differed, and counts were negative."""
+    small = {"n_estimators": 2, "max_iter": 1, "hidden_layer_sizes": (4,), "random_state": 0}
+    other = DeepKernelEnsembleRegressor(**small).fit(X, Y).posterior_.members[0].likelihood
+    model = DeepKernelEnsembleRegressor(likelihood="poisson", **small).fit(X, np.arange(len(X)))
+    posterior = model.posterior_.members[1]
+    (posterior.model if part == "model" else posterior).likelihood = other
+    with pytest.raises(ValueError, match=r"has the likelihood .*, but a part of it"):
+        model.save(tmp_path / "model")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layer", [nn.AvgPool2d((3, 1), 1, (1, 0)), nn.GLU(1), nn.LayerNorm(2)])
 def test_networks_of_members_look_at_no_other_rows(layer, tmp_path):

@@ -201,15 +201,16 @@ def agree_by_chance(data: Data, equal: EqualRows) -> bool:
     return bool(is_mixed or (n_inputs <= few and n_targets <= few))
 
 
-def mean_copies(data: Data) -> float:
-    """Return how often a distinct row counts in the mean, by weight or as copies that agree.
+def copies_merged(data: Data) -> tuple[Data, bool]:
+    """Return rows of which copies are merged, and whether others agree by chance.
 
-    It is 1 where rows agree by chance: others then differ from them, and tell the noise.
+    More than `MERGED_ROWS` rows are not merged.
     """
     equal = EqualRows.among(data)
-    if equal is not None and agree_by_chance(data, equal):
-        return 1.0
-    return float(data.row_counts.sum()) / (len(data) if equal is None else len(equal.first))
+    if equal is None:
+        return data, False
+    by_chance = agree_by_chance(data, equal)
+    return (data if by_chance else equal.merged(data)[0]), by_chance
 
 
 def n_counted(data: Data, equal: EqualRows) -> np.ndarray:

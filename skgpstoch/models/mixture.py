@@ -17,7 +17,7 @@ from ..likelihoods.skewed import Skewed
 from ..maths.gaussian import Marginals, standard_normal
 from .posteriors.base import Posterior
 from .posteriors.functions import Functions
-from .sparse import SparseModel, SparsePosterior
+from .sparse import SparseModel, SparsePosterior, check_same_likelihood
 
 
 class Spread(NamedTuple):
@@ -74,6 +74,10 @@ class MixturePosterior(Posterior):
         self.members = nn.ModuleList(members)
         self.likelihood = members[0].likelihood
         self._n_rows = members[0].n_rows
+
+    def check_parts(self) -> None:
+        """Raise a ValueError if members have another likelihood, as in edited files."""
+        check_same_likelihood(self, *self.members)
 
     @property
     def parts(self) -> list[SparsePosterior]:

@@ -332,6 +332,16 @@ def share_within(limits: Tensor, q: Marginals) -> Tensor:
     return r.clamp_max(1.0).amin(-1, keepdim=True)
 
 
+def check_same_likelihood(posterior: Posterior, *parts: Any) -> None:
+    """Raise a ValueError if parts of a posterior have another likelihood, as in edited files."""
+    own = type(posterior.likelihood)
+    for other in {type(part.likelihood) for part in parts} - {own}:
+        raise ValueError(
+            f"a {type(posterior).__name__} has the likelihood {own.__name__}, but a part of it "
+            f"{other.__name__}"
+        )
+
+
 class SparsePosterior(Posterior):
     """q(f) of a sparse model.
 
@@ -385,6 +395,7 @@ class SparsePosterior(Posterior):
         parts = (p for p in self.model.modules() if isinstance(p, ConditionedFeatures))
         if thawed := [p for p in parts if not p.n_frozen]:
             raise ValueError(f"the {type(thawed[0]).__name__} of a fitted model are not frozen")
+        check_same_likelihood(self, self.model)
 
     def log_evidence(self) -> Tensor:
         """Return the evidence lower bound, summed over outputs: (1,) nats."""

@@ -1688,6 +1688,26 @@ def test_weights_of_classes_are_warned_of(model):
             model.fit(X, y, sample_weight=many)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [SVGPClassifier(n_inducing=5, max_iter=1, random_state=0), GaussianProcessClassifier()],
+    ids=lambda model: type(model).__name__,
+)
+def test_copies_of_a_class_are_warned_of(model):
+    """As they make classes even; weights that do the same were told."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((60, 2)), np.repeat(["rare", "usual"], [6, 54])
+    rows = np.r_[np.arange(6), rng.integers(0, 6, 48), np.arange(6, 60)]
+    with pytest.warns(UserWarning, match="Each row of class 'rare' comes as 9 that agree"):
+        model.fit(X[rows], y[rows])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".* that agree, so its probabilities")
+        drawn = rng.integers(0, 60, 60)
+        model.fit(X[drawn], y[drawn])
+        model.fit(np.round(X), y)  # which agree by chance
+        model.fit(np.tile(X, (9, 1)), np.tile(y, 9))
+
+
 @pytest.mark.slow
 def test_copies_of_a_row_do_not_hide_the_noise():
     """Kernels were learned from rows that come as often as they count, which agree."""

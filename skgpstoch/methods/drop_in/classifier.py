@@ -171,7 +171,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         self._keep(X, y)
         if self.method_ == "laplace":
             codes = np.searchsorted(self.classes_, y)[:, None].astype(np.float64)
-            warn_of_class_weights(Data(codes, codes, weight), self.classes_)
+            inputs = X if kernel.requires_vector_input else np.arange(len(X))[:, None]
+            warn_of_class_weights(Data(inputs, codes, weight), self.classes_)
             self._fit_laplace(kernel, y, weight)
         else:
             self._fit_many(kernel, X, y, weight)

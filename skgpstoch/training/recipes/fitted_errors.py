@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...data.arrays import Scaling
 from ...data.devices import HOST
-from ...data.equal_rows import mean_copies, merged
+from ...data.equal_rows import copies_merged
 from ...data.findings import Finding
 from ...data.rows import Data
 from ...likelihoods.counts import Poisson
@@ -191,13 +191,11 @@ def of_copies(fitted: Fitted, data: Data) -> Iterator[Finding]:
     FITCRegressor, SolveGPRegressor and DeepGPRegressor lost .4 to 1.6 nats per row; where it was
     .75 or more, up to .2; and .02 with weights divided by W.
     """
-    W = mean_copies(data)
+    distinct, by_chance = copies_merged(data)
+    W = float(distinct.row_counts.mean())
     is_likeliest = getattr(getattr(fitted.posterior, "model", None), "is_bound", True)
-    if W <= FEW_COPIES or not is_likeliest:  # other losses find other noise
-        return
-    distinct, _ = merged(data)
-    if len(distinct) < FEW_TO_LEARN:
-        return
+    if by_chance or len(distinct) < FEW_TO_LEARN or W <= FEW_COPIES or not is_likeliest:
+        return  # others tell the noise, or other losses find other noise
     rows, likelihood = judged_rows(distinct.X), fitted.posterior.likelihood
     y = torch.from_numpy(fitted.scaled_targets(distinct)[rows])
     X, q = marginals_at(fitted, distinct, rows)

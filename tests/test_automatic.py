@@ -45,7 +45,7 @@ from skgpstoch.methods.automatic import (
     race,
 )
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
-from skgpstoch.methods.automatic.held_out_errors import of_held_out_counts
+from skgpstoch.methods.automatic.held_out_errors import of_held_out_counts, of_sizes
 from skgpstoch.methods.automatic.neighbours import (
     NEIGHBOURS,
     input_units,
@@ -54,6 +54,7 @@ from skgpstoch.methods.automatic.neighbours import (
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.race import Floor, Judged, of_floor, of_numbers
 from skgpstoch.training.loop import Trainer
+from skgpstoch.training.recipes.error_findings import nearest_rows
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -220,6 +221,57 @@ def test_few_rows_have_a_process_alone(few):
 
 
 @pytest.mark.slow
+def noisy_by_half(noise, n=180):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 2))
+    return X, np.sin(X[:, 0]) + np.where(X[:, 1] > 0.0, noise, 0.1) * rng.standard_normal(n)
+
+
+@pytest.mark.parametrize("noise", [1.0, 0.1])
+def test_few_rows_have_networks_where_sizes_of_errors_vary(noise, small):
+    """A process has one noise for all: 90 % intervals of the noisy half held 74 %, in silence."""
+    X, y = noisy_by_half(noise)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    tried = [name for name in model.scores_["model"] if name != "linear"]
+    assert tried == (["process", "networks"] if noise == 1.0 else ["process"])
+    is_told = any("Errors are larger in some regions of X" in str(w.message) for w in caught)
+    assert is_told == (noise == 1.0 and list(model.estimators_) == ["process"])
+
+
+@pytest.mark.slow
+def test_networks_learn_where_errors_are_large():
+    X, y = noisy_by_half(1.0)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    (found,) = (f for f in model.diagnose() if f.name == "sizes of errors")
+    assert model.weights_[1] > 0.5
+    assert found.severity == "fine"
+    std = model.predict_std([[0.0, 1.0], [0.0, -1.0]])
+    assert std[0] > 2.0 * std[1]
+
+
+@pytest.mark.parametrize(("spread", "severity"), [(1.0, "problem"), (30.0, "note"), (0.0, "fine")])
+def test_sizes_of_errors_at_near_rows(spread, severity):
+    """They are logarithms, of errors in predicted deviations."""
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(-1.0, 1.0, (100, 1)), axis=0)
+    size = np.where(X > 0.0, 1.0, 0.1) if spread else np.ones((100, 1))
+    error = size * rng.standard_normal((100, 1))
+    one = np.ones((100, 1))
+    mean = spread * rng.standard_normal((100, 1))
+    held_out = HeldOutPredictions(np.arange(100), one[:, 0], error, 0.7 * one, one, mean, one)
+    found = of_sizes(held_out, X, np.ones(100))
+    assert found.severity == severity
+    known = held_out._replace(std=size)
+    assert of_sizes(known, X, np.ones(100)).severity == "fine"
+    first, second = nearest_rows(X)
+    z = np.log(np.maximum(np.abs(error / 0.7), 0.05))
+    z -= z.mean()
+    a, b = z[first, 0], z[second, 0]
+    assert found.value == pytest.approx(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
 def test_networks_and_process_are_mixed(mixed, step):
     X, y = step
     assert mixed.scores_["model"] == ["process", "networks", "linear"]
@@ -550,6 +602,7 @@ def test_a_report_has_models_calibration_and_limits(mixed):
     assert report._repr_html_().count("<table") == 4
 
 
+@pytest.mark.filterwarnings("ignore:Errors are larger in some regions")
 @pytest.mark.slow
 def test_a_group_with_more_noise_is_reported(small):
     rng = np.random.default_rng(0)

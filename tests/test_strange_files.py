@@ -2537,6 +2537,18 @@ def test_our_own_words_on_a_part_name_the_file(tmp_path):
     assert not hasattr(failure.value, "__notes__")
 
 
+@pytest.mark.parametrize("shape", [(100_000, 1), (3,)])
+def test_regressors_of_others_predict_a_number_for_each_row(shape, tmp_path):
+    """An intercept of 100,000 rows made gigabytes of 2,000, and nothing said so."""
+    model = ConstantVarianceRegressor(Ridge()).fit(X, Y)
+    model.estimator_.intercept_ = np.zeros(shape)
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model", objects={"Ridge": Ridge})
+    with pytest.raises(ValueError, match="Ridge must predict one number for each row") as failure:
+        again.predict(np.zeros((10**7, 2)))
+    assert str(tmp_path / "model") in str(failure.value)
+
+
 @pytest.mark.slow
 def test_models_within_others_say_so_too(tmp_path):
     inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-ALONE = "feature_map must find the features of each row from that row alone"
+OF_EACH_ROW = "feature_map must find the features of each row from that row alone"
 SAME_FEATURES = 1e-3  # share of the largest feature that is rounding
 
 
@@ -314,9 +314,9 @@ def check_alone(network: nn.Module, row: Tensor, beside_others: Tensor) -> None:
     try:
         off = (network(row) - beside_others).abs().max()
     except (RuntimeError, ValueError) as error:  # ValueError: batch norm without statistics
-        raise ValueError(f"{ALONE}, but of one row it fails: {error}") from error
+        raise ValueError(f"{OF_EACH_ROW}, but of one row it fails: {error}") from error
     if not bool(off <= SAME_FEATURES * beside_others.abs().max()):
         raise ValueError(
-            f"{ALONE}, but those of X[0] are others beside X[1]. Look for layers along the first "
+            f"{OF_EACH_ROW}, but those of X[0] are others beside X[1]. Look for layers along the first "
             "axis, such as Softmax(dim=0), and let batch norm track statistics."
         )

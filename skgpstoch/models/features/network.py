@@ -317,6 +317,6 @@ def check_alone(network: nn.Module, row: Tensor, beside_others: Tensor) -> None:
         raise ValueError(f"{OF_EACH_ROW}, but of one row it fails: {error}") from error
     if not bool(off <= SAME_FEATURES * beside_others.abs().max()):
         raise ValueError(
-            f"{OF_EACH_ROW}, but those of X[0] are others beside X[1]. Look for layers along the first "
-            "axis, such as Softmax(dim=0), and let batch norm track statistics."
+            f"{OF_EACH_ROW}, but those of X[0] are others beside X[1]. Look for layers along the "
+            "first axis, such as Softmax(dim=0), and let batch norm track statistics."
         )

@@ -8,6 +8,7 @@ A likelihood, a loss, a feature builder and a solver make a variational model an
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from ...models.features.inducing import InducingFeatures
 from ...models.features.orthogonal import OrthogonalFeatures
 from ...models.hyper_prior import HyperPrior
 from ...models.layers import DeepFeatures
-from ...models.sparse import ConstantMean, RowScale, SparseModel
+from ...models.sparse import ConstantMean, RowScale, SparseModel, SparsePosterior
 from ...objectives.adam import GradientObjective
 from ...objectives.all_rows import AllRowsObjective, ExactObjective
 from ...objectives.lbfgs import CollapsedObjective, DualObjective, FullBatchObjective
@@ -48,6 +49,18 @@ from .variational_plan import VariationalChoices
 
 SOME_ROWS = 200  # rows whose residual variance is checked
 NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y
+
+
+@torch.no_grad()
+def as_trained(posterior: SparsePosterior, X: Tensor) -> SparsePosterior:
+    """Return a posterior with the mean of w before calibration made its features larger."""
+    if posterior.model.trained_noise is None:
+        return posterior
+    found, row = copy.deepcopy(posterior), X[:1].to(posterior.weights.mean)
+    larger = found.model.features.basis(row).prior[0]
+    factor = (larger / found.model.for_training().features.basis(row).prior[0]).sqrt()
+    found.weights.mean.mul_(factor)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +81,7 @@ class VariationalRecipe(VariationalChoices):
         if start is None or start.is_new or objective.is_closed():
             return objective
         if start.keeps_q and (start.is_fixed or objective.learns_q):
-            objective.start_from(start.posterior)
+            objective.start_from(as_trained(start.posterior, problem.X))
         return objective
 
     def model(self, problem: Problem) -> SparseModel:

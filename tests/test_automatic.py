@@ -220,7 +220,6 @@ def test_few_rows_have_a_process_alone(few):
     assert few.budget_ is None
 
 
-@pytest.mark.slow
 def noisy_by_half(noise, n=180):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 2))
@@ -272,6 +271,7 @@ def test_sizes_of_errors_at_near_rows(spread, severity):
     assert found.value == pytest.approx(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
+@pytest.mark.slow
 def test_networks_and_process_are_mixed(mixed, step):
     X, y = step
     assert mixed.scores_["model"] == ["process", "networks", "linear"]

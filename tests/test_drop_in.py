@@ -303,6 +303,14 @@ def test_prior_predictions(kernel, n_targets):
         ours.log_marginal_likelihood()
 
 
+@pytest.mark.parametrize("n", [2, 3, 9])
+def test_very_few_rows_of_classes(n):
+    """scikit-learn fits two rows."""
+    X, y = np.arange(float(n))[:, None], np.arange(n) % 2
+    theirs = TheirClassifier().fit(X, y).predict_proba(X)
+    assert_allclose(GaussianProcessClassifier().fit(X, y).predict_proba(X), theirs, rtol=1e-6)
+
+
 @pytest.mark.parametrize("model", [GaussianProcessRegressor(), GaussianProcessClassifier()])
 def test_a_refused_kernel_leaves_the_fitted_model_predicting(model):
     X = np.random.default_rng(0).normal(size=(30, 2))

@@ -355,11 +355,27 @@ def test_modules_that_do_not_make_features(network, found, X):
         output_width(network, X)
 
 
-@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+class LastState(torch.nn.GRU):
+    """Takes the rows for one sequence, whose earlier rows do not see later ones."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+
+    def forward(self, rows):
+        return super().forward(rows)[0]
+
+
+class Squeezed(torch.nn.Module):
+    def forward(self, rows):
+        return rows.squeeze()
+
+
 @pytest.mark.parametrize(
     ("layer", "why"),
     [
-        (torch.nn.Softmax(0), r"those of X\[0\] are others beside X\[1\]"),
+        (torch.nn.Softmax(0), "a row alone has others than beside another"),
+        (LastState(), "a row alone has others than beside another"),
+        (Squeezed(), "a row alone has others than beside another"),
         (torch.nn.BatchNorm1d(3, track_running_stats=False), "of one row it fails"),
         (torch.nn.LayerNorm((6, 3)), "of one row it fails"),
     ],

@@ -193,16 +193,18 @@ def warn_of_class_weights(data: Data, classes: np.ndarray, group: Group = ALONE)
     """
     if IS_JUDGED.get():
         return
-    distinct, _ = copies_merged(data)
-    codes, w = distinct.y[:, 0].astype(np.int64), distinct.row_counts
-    n, total = (np.bincount(codes, v, len(classes)).astype(float) for v in (np.ones(len(w)), w))
-    group.sum_(torch.from_numpy(n), torch.from_numpy(total))
-    each = total / np.maximum(n, 1)
-    c = int(np.argmax(each))
-    are_copied = group.flag(len(distinct) < len(data)) and each[n > 0].min() <= HARDLY_COPIED
+    (distinct, _), w, K = copies_merged(data), data.row_counts, len(classes)
+    codes, of_distinct = (each.y[:, 0].astype(np.int64) for each in (data, distinct))
+    counted = ((of_distinct, None), (codes, None), (codes, w))
+    n_distinct, n, total = (np.bincount(i, v, K).astype(float) for i, v in counted)
+    group.sum_(*map(torch.from_numpy, (n_distinct, n, total)))
+    copies, each = n / np.maximum(n_distinct, 1.0), total / np.maximum(n, 1.0)
+    are_copied = bool(copies.max() > MOST_ALIKE and copies[n > 0.0].min() <= HARDLY_COPIED)
     differs = group.flag(not np.allclose(w, each[codes], rtol=1e-6))
-    if each[c] <= MOST_ALIKE or np.ptp(each) == 0.0 or (differs and not are_copied):
+    if not are_copied and (each.max() <= MOST_ALIKE or np.ptp(each) == 0.0 or differs):
         return
+    each = copies if are_copied else each
+    c = int(np.argmax(each))
     name, without, by = classes.tolist()[c], "weights", "the weights of their classes"
     what = f"sample_weight differs by class alone: each row of class {name!r} counts as"
     if are_copied:

@@ -106,8 +106,9 @@ class Within:
         kind, fields = type(value).__name__, vars(value)
         if inside.training:
             raise ValueError(
-                f"{kind}.{name} has a {inside.training}, so predictions would be random or "
-                "depend on other rows. Call its eval() before saving, and let it track statistics"
+                f"{kind}.{name} has a {inside.training}, so predictions could be random or "
+                "depend on other rows. Call its eval() before saving, let it track statistics, and "
+                "count axes of layers from the first one, as in Softmax(dim=1)"
             )
         is_ours = package_of(type(value)) == PACKAGE
         known = fields.get("classes_") if is_ours else None

@@ -1706,6 +1706,10 @@ def test_copies_of_a_class_are_warned_of(model):
         model.fit(X[drawn], y[drawn])
         model.fit(np.round(X), y)  # which agree by chance
         model.fit(np.tile(X, (9, 1)), np.tile(y, 9))
+        X[7] = X[8]  # a copy says nothing of weights
+        model.fit(X, y, sample_weight=np.where(y == "rare", rng.uniform(1.0, 20.0, 60), 1.0))
+    with pytest.warns(UserWarning, match="sample_weight differs by class alone"):
+        model.fit(X, y, sample_weight=np.where(y == "rare", 9.0, 1.0))
 
 
 @pytest.mark.slow

@@ -88,6 +88,8 @@ def of_sizes(held_out: HeldOutPredictions, X: np.ndarray, weight: np.ndarray) ->
     half, or y the exponential of a noisy function.
     """
     rows, tiny = np.flatnonzero(weight > 0.0), np.finfo(float).tiny
+    if len(rows) < FEWEST_TESTED:
+        return Finding(OF_SIZES, "y", 0.0, 1.0)
     first, second = nearest_rows(X[rows])
     error, std = np.abs(held_out.error[rows]), np.maximum(held_out.std[rows], tiny)
     size = np.log(np.maximum(error, SMALLEST_ERROR * std)) - np.log(std)
@@ -95,7 +97,8 @@ def of_sizes(held_out: HeldOutPredictions, X: np.ndarray, weight: np.ndarray) ->
     a, b = size[first], size[second]
     scale = np.sqrt(np.square(a).sum(0) * np.square(b).sum(0))
     alike = float(np.max((a * b).sum(0) / np.maximum(scale, tiny)))
-    limit = max(LEAST_LIKE, SURELY_LIKE / math.sqrt(max(len(first), 1)))
+    sure = max(SURELY_LIKE, clear_z(error.shape[1]))
+    limit = max(LEAST_LIKE, sure / math.sqrt(max(len(first), 1)))
     found = Finding(OF_SIZES, "y", alike, limit)
     if alike > found.limit:
         y = (held_out.mean + held_out.error)[rows]

@@ -225,11 +225,14 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         rows, codes = judged_rows(X), np.searchsorted(self.classes_, self.y_train_)
         p = self.base_estimator_.predict_proba(X[rows])
         w = np.ones(len(X)) if weight is None else weight
-        nearest = means_nearby(rows, X, np.eye(self.n_classes_)[codes], w)
-        wrong, of_nearest = (w[rows] @ (each.argmax(1) != codes[rows]) for each in (p, nearest))
         kernel = getattr(self.base_estimator_, "kernel_", None)
         for found in of_local_classes(rows, p, X, codes, kernel, weight=weight):
-            yield found if wrong > of_nearest else found.noted()
+            if found.severity == "problem":
+                nearest = means_nearby(rows, X, np.eye(self.n_classes_)[codes], w)
+                both = (each.argmax(1) != codes[rows] for each in (p, nearest))
+                wrong, of_nearest = (w[rows] @ each for each in both)
+                found = found if wrong > of_nearest else found.noted()
+            yield found
 
     def _fit_many(
         self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None

@@ -302,7 +302,8 @@ def output_width(network: nn.Module, X: Tensor) -> int:
         raise ValueError(
             f"{expected} that is differentiable by its parameters, got a detached one."
         )
-    check_alone(fitted, X[:1], Z[:1])
+    for row, features in zip(X.split(1), Z.split(1), strict=True):
+        check_alone(fitted, row, features)
     return Z.shape[1]
 
 
@@ -312,11 +313,13 @@ def check_alone(network: nn.Module, row: Tensor, beside_others: Tensor) -> None:
     Predictions would depend on which rows are asked together.
     """
     try:
-        off = (network(row) - beside_others).abs().max()
-    except (RuntimeError, ValueError) as error:  # ValueError: batch norm without statistics
+        alone = network(row)
+    except Exception as error:  # whatever the user's module raises
         raise ValueError(f"{OF_EACH_ROW}, but of one row it fails: {error}") from error
-    if not bool(off <= SAME_FEATURES * beside_others.abs().max()):
+    most = SAME_FEATURES * beside_others.abs().max()
+    if alone.shape != beside_others.shape or not bool((alone - beside_others).abs().max() <= most):
         raise ValueError(
-            f"{OF_EACH_ROW}, but those of X[0] are others beside X[1]. Look for layers along the "
-            "first axis, such as Softmax(dim=0), and let batch norm track statistics."
+            f"{OF_EACH_ROW}, but a row alone has others than beside another row. Look for layers "
+            "along the first axis, such as Softmax(dim=0) or an RNN of all rows, and for random "
+            "numbers, and let batch norm track statistics."
         )

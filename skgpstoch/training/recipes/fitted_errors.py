@@ -184,8 +184,9 @@ def of_copies(fitted: Fitted, data: Data) -> Iterator[Finding]:
 
         σ² = Σ w (e² + s²)/Σ w = Σ w e²/(n(W − h)),
 
-    with the errors e, the variances s² of f, and h the mean leverage ws²/σ² of n distinct rows. If
-    weights are divided by W it is Σ w e²/(nW(1 − h)), so the found share is W(1 − h)/(W − h).
+    with the errors e, the variances s² of f, and h the mean leverage ws²/σ² of n distinct rows.
+    With weights divided by W and the same e and h it would be Σ w e²/(nW(1 − h)), so the found
+    share is W(1 − h)/(W − h). Without noise h is 1, too: then nothing is missed.
 
     *Measured* on rows drawn with replacement, W = 1.4 to 1.7: where it was below .6, SVGPRegressor,
     FITCRegressor, SolveGPRegressor and DeepGPRegressor lost .4 to 1.6 nats per row; where it was
@@ -209,9 +210,9 @@ def of_copies(fitted: Fitted, data: Data) -> Iterator[Finding]:
         found = found._replace(
             severity="problem",
             text=f"A distinct row counts {W:.3g} times in the mean, as copies or by sample_weight. "
-            "Copies agree exactly, as they do without noise, so the fit has found "
-            f"{found.value:.2g} times the noise that distinct rows tell: it follows single rows, "
-            "and intervals are too narrow.",
+            "Copies agree exactly, as they do without noise. If y has noise, the fit has found "
+            f"{found.value:.0%} of what distinct rows tell of it, follows single rows, and its "
+            "intervals are too narrow.",
             advice="Divide the weights of distinct rows by their mean, as NNGPRegressor and "
             "AutoGaussianProcessRegressor do, or drop copies. In BaggingRegressor, set "
             "bootstrap=False and max_samples=0.6.",

@@ -18,6 +18,7 @@ from skgpstoch import (
     DLMRegressor,
     FITCRegressor,
     GaussianProcessRegressor,
+    NNGPRegressor,
     QSGPRegressor,
     QSRVMRegressor,
     SCGDGaussianProcessRegressor,
@@ -47,6 +48,25 @@ def same_predictions(a, b, rtol=1e-8):
 
 
 # ---- the drop-in ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GaussianProcessRegressor(KERNEL, optimizer=None),
+        SVGPRegressor(n_inducing=5, max_iter=1, random_state=0),
+        NNGPRegressor(kernel=KERNEL, max_iter=1, random_state=0),
+        SCGDGaussianProcessRegressor(n_components=4, max_iter=1, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_targets_far_beyond_the_fit_leave_it_as_it_was(model, rows):
+    """Sums of squares overflowed, and the next prediction was NaN."""
+    X, y, X_new, _ = rows
+    before = model.fit(X, y).predict(GRID)
+    with pytest.raises(ValueError, match="y is too far from the targets of fit"):
+        model.condition_on(X_new[:2], [0.0, 1e308])
+    assert_array_equal(model.predict(GRID), before)
 
 
 @pytest.mark.parametrize("kernel", [KERNEL, PairwiseKernel(gamma=0.5, metric="rbf")], ids=str)

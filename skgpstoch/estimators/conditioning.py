@@ -37,18 +37,30 @@ from .base import BaseGP
 from .context import fitting
 from .first_rank import refuse_group
 
+MOST_APPENDED = 1e100  # in standard deviations
+
 
 @fitting
 def condition(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
     """Condition a fitted regressor on more rows, in place."""
     refuse_group("condition_on")
     X, rows, posterior = estimator._labelled(estimator._checked(X, y, *of_rows))
+    check_near(rows.y, estimator._y_scaling.scale)
     # Parts may be shared with the posterior before, which is restored after a failure.
     found = conditioned(copy.deepcopy(posterior), X, rows)
     estimator._set_posterior(found)
     if "log_marginal_likelihood_value_" in vars(estimator):  # not computed when asked for
         estimator.log_marginal_likelihood_value_ = evidence_in_units(estimator)
     return estimator
+
+
+def check_near(Y: Any, scale: Any) -> None:
+    """Raise a ValueError if scaled targets are so large that sums of their squares overflow."""
+    if not bool((abs(Y) < MOST_APPENDED).all()):
+        raise ValueError(
+            f"y is too far from the targets of fit, whose deviation is {scale}. Fit again with all "
+            "rows."
+        )
 
 
 def evidence_in_units(estimator: BaseGP) -> float:

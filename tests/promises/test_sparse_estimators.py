@@ -55,6 +55,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpstoch.estimators.streams import FIRST_STEPS
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.metrics import neg_log_predictive_density_scorer
@@ -560,7 +561,7 @@ def test_multiple_outputs_are_those_of_the_shared_kernel(quick_sparse, sine):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:No event was counted")
+@pytest.mark.filterwarnings("ignore:No event was counted", "ignore:Output 2 of y is 0 in all rows")
 @pytest.mark.parametrize("likelihood", ["student_t", "laplace", "poisson"])
 def test_multiple_outputs_of_other_likelihoods(quick_sparse, counts, likelihood):
     X, y, exposure = counts
@@ -1284,7 +1285,9 @@ def test_a_stream_improves_the_model(quick_any, solver):
         assert densities[-1] > densities[0]
         assert model.score(X[600:], y[600:]) > (0.5 if type(model) in DIRECT else 0.6)
     assert densities[-1] > densities[0] - 0.05
-    assert len(model.loss_curve_) == model.n_iter_ == 12
+    n_first = model.n_iter_ - 11  # passes over the first rows: gradients learn q slowly
+    assert n_first == (1 if solver != "adam" else min(model.max_iter, FIRST_STEPS // 2))
+    assert len(model.loss_curve_) == model.n_iter_
 
 
 @pytest.mark.slow

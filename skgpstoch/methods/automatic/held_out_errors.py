@@ -91,28 +91,35 @@ def of_sizes(held_out: HeldOutPredictions, X: np.ndarray, weight: np.ndarray) ->
     if len(rows) < FEWEST_TESTED:
         return Finding(OF_SIZES, "y", 0.0, 1.0)
     first, second = nearest_rows(X[rows])
-    error, std = np.abs(held_out.error[rows]), np.maximum(held_out.std[rows], tiny)
-    size = np.log(np.maximum(error, SMALLEST_ERROR * std)) - np.log(std)
-    size -= size.mean(0)
-    a, b = size[first], size[second]
-    scale = np.sqrt(np.square(a).sum(0) * np.square(b).sum(0))
-    alike = float(np.max((a * b).sum(0) / np.maximum(scale, tiny)))
+    error, std = held_out.error[rows], np.maximum(held_out.std[rows], tiny)
+    size = np.log(np.maximum(np.abs(error), SMALLEST_ERROR * std)) - np.log(std)
+    alike, signed = (
+        correlations(each[first], each[second])
+        for each in (size - size.mean(0), np.sign(error) * np.exp(size))
+    )
     sure = max(SURELY_LIKE, clear_z(error.shape[1]))
     limit = max(LEAST_LIKE, sure / math.sqrt(max(len(first), 1)))
-    found = Finding(OF_SIZES, "y", alike, limit)
-    if alike > found.limit:
+    found = Finding(OF_SIZES, "y", float(alike.max()), limit)
+    if found.value > limit:
+        is_misfit = np.abs(signed).max() > limit  # f is missed, and not its noise
         y = (held_out.mean + held_out.error)[rows]
         left = np.std(held_out.error[rows] / np.maximum(np.ptp(y, axis=0), tiny), axis=0)
         left /= np.maximum(np.std(y / np.maximum(np.ptp(y, axis=0), tiny), axis=0), tiny)
         found = found._replace(
-            severity="problem" if left.max() > LITTLE_LEFT else "note",
+            severity="problem" if left.max() > LITTLE_LEFT and not is_misfit else "note",
             text="Errors are larger in some regions of X than predicted, and smaller in others: "
-            f"sizes of held-out errors at neighbouring rows have a correlation of {alike:.2f}. So "
-            "intervals are too narrow there, and too wide elsewhere.",
+            "sizes of held-out errors at neighbouring rows have a correlation of "
+            f"{found.value:.2f}. So intervals are too narrow there, and too wide elsewhere.",
             advice="Add inputs that tell where y is uncertain, or more rows; or compare with "
             "DeepKernelEnsembleRegressor or a target_transform.",
         )
     return found
+
+
+def correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the correlation of each column of a and b (m, P) about 0, (P,)."""
+    unit = np.sqrt(np.square(a).sum(0) * np.square(b).sum(0))
+    return np.asarray((a * b).sum(0) / np.maximum(unit, np.finfo(float).tiny))
 
 
 def may_vary_in_size(found: list[Judged], data: Data, _: Any) -> bool:

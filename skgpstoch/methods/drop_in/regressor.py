@@ -21,6 +21,7 @@ from ...data.devices import prediction_device, resolve_device
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis, Finding
 from ...data.known_errors import scaling_of_known
+from ...estimators.conditioning import check_near
 from ...estimators.context import fitting, predicting
 from ...estimators.docs import public_estimator
 from ...estimators.first_rank import fits_on_first, refuse_group
@@ -339,11 +340,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             Y = (Y - self._y_train_mean) / self._y_train_std
-        if not np.isfinite(Y).all():
-            raise ValueError(
-                f"y is too far from the targets of fit, whose deviation is {self._y_train_std}. "
-                "Fit again with all rows."
-            )
+        check_near(Y, self._y_train_std)
         if self.estimator_ is None:
             self._extend_exact(X, Y, noise)
         else:

@@ -34,6 +34,7 @@ from skgpstoch import (
     on_interrupt,
 )
 from skgpstoch.data.deadline import Deadline
+from skgpstoch.data.equal_rows import twins
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
 from skgpstoch.methods.automatic import (
@@ -250,6 +251,51 @@ def test_networks_learn_where_errors_are_large():
     assert std[0] > 2.0 * std[1]
 
 
+@pytest.mark.parametrize("automatic", BOTH)
+@pytest.mark.parametrize("kind", ["numbered", "timed", "rounded"])
+def test_rows_that_come_twice_are_told(automatic, kind, small):
+    """They predicted each other: 90 % intervals held .48 to .67, in silence."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    y = X[:, 0] + 0.3 * rng.standard_normal(60)
+    twice = np.r_[np.arange(60), np.arange(30)]
+    frame, y = pd.DataFrame(X[twice], columns=["a", "b"]), y[twice]
+    numbers = np.arange(90)
+    if kind == "numbered":
+        frame["row"] = numbers
+    elif kind == "timed":
+        frame["row"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(numbers, unit="min")
+    else:
+        frame = pd.concat([frame[:60], frame[60:].round(6)])
+        y = np.r_[y[:60], y[60:].round(6)]
+    if automatic is AutoGaussianProcessClassifier:
+        y = np.where(y > 0.0, "up", "down")
+    model = automatic(random_state=0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.fit(frame, y)
+    (text,) = [str(each.message) for each in said if "have a twin" in str(each.message)]
+    assert text.startswith("67% of the rows have a twin")
+    assert ("but 'row'" in text) == (kind != "rounded")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.fit(frame, y, groups=twice)
+        model.fit(frame[:60], y[:60])
+    assert not any("twin" in str(each.message) for each in said)
+
+
+def test_rows_of_a_grid_are_no_twins():
+    """Few values agree by chance, and those of y, too."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 4, (200, 4)).astype(float)
+    each = [slice(j, j + 1) for j in range(4)]
+    for y in (rng.standard_normal((200, 1)), rng.integers(0, 2, (200, 1))):
+        assert twins(Data(X, y), each) == (0.0, None)
+    X = rng.standard_normal((200, 4))
+    assert twins(Data(X, rng.integers(0, 2, (200, 1))), each) == (0.0, None)
+    assert twins(Data(np.r_[X, X], np.zeros((400, 1))), each) == (0.0, None)  # exact copies
+
+
 @pytest.mark.parametrize(("spread", "severity"), [(1.0, "problem"), (30.0, "note"), (0.0, "fine")])
 def test_sizes_of_errors_at_near_rows(spread, severity):
     """They are logarithms, of errors in predicted deviations."""
@@ -262,6 +308,7 @@ def test_sizes_of_errors_at_near_rows(spread, severity):
     held_out = HeldOutPredictions(np.arange(100), one[:, 0], error, 0.7 * one, one, mean, one)
     found = of_sizes(held_out, X, np.ones(100))
     assert found.severity == severity
+    assert of_sizes(held_out, X, (X[:, 0] > 0.0).astype(float)).severity == "fine"  # of one size
     known = held_out._replace(std=size)
     assert of_sizes(known, X, np.ones(100)).severity == "fine"
     first, second = nearest_rows(X)

@@ -425,7 +425,7 @@ def test_rows_drawn_with_replacement_are_told(cls):
     tables += [(X[rows], y[rows], times.astype(float))] * (cls is not FITCRegressor)
     for table in tables:
         (text,) = said_by(lambda table=table: model.fit(*table))
-        assert f"A distinct row counts {times.mean():.3g} times in the mean" in text
+        assert f"A distinct row counts {times.mean():.3g} times on average" in text
     weight = [times / times.mean()] * (cls is not FITCRegressor)
     assert said_by(lambda: model.fit(X[rows], y[rows], *weight)) == []
     assert model.noise_variance_ == pytest.approx(0.04, rel=0.6)

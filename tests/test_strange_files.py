@@ -1248,7 +1248,9 @@ def test_networks_look_at_no_other_rows(said, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("layers", [[nn.Softmax(1)], [nn.Unflatten(1, (1, 2)), nn.Flatten()]])
+@pytest.mark.parametrize(
+    "layers", [[nn.Softmax(1), nn.GLU()], [nn.Unflatten(1, (1, 2)), nn.Flatten()]]
+)
 def test_networks_along_columns_are_saved(layers, tmp_path):
     network = nn.Sequential(nn.Linear(2, 2), *layers)
     model = SVGPRegressor(feature_map=network, n_inducing=5, max_iter=1, random_state=0).fit(X, Y)
@@ -1256,14 +1258,20 @@ def test_networks_along_columns_are_saved(layers, tmp_path):
     assert np.array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
 
 
-@pytest.mark.parametrize("part", ["members", "model"])
+@pytest.mark.parametrize("part", ["member", "model", "both"])
 def test_members_have_the_likelihood_of_the_mixture(part, tmp_path):
     """Predictions and the graph differed, and counts were negative."""
     small = {"n_estimators": 2, "max_iter": 1, "hidden_layer_sizes": (4,), "random_state": 0}
     other = DeepKernelEnsembleRegressor(**small).fit(X, Y).posterior_.members[0].likelihood
     model = DeepKernelEnsembleRegressor(likelihood="poisson", **small).fit(X, np.arange(len(X)))
     posterior = model.posterior_.members[1]
-    (posterior.model if part == "model" else posterior).likelihood = other
+    changed = {
+        "member": [posterior],
+        "model": [posterior.model],
+        "both": [posterior, posterior.model],
+    }
+    for each in changed[part]:
+        each.likelihood = other
     with pytest.raises(ValueError, match=r"has the likelihood .*, but a part of it"):
         model.save(tmp_path / "model")
 

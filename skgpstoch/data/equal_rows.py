@@ -54,6 +54,9 @@ MIXES = (
 BLOCK_CELLS = 2**16  # of tables, whose bits are mixed at once in the processor's cache
 MOST_COUNTED = 0.9  # distinct rows for each row, from which weights can be counts of equal rows
 MOST_COPIES = 1e5  # mean weight beyond which weights of single observations are no counts
+SAME_STEP = 1e-5  # of the spread of a column
+MANY_VALUES = 0.25  # distinct ones for each row, which hardly agree by chance
+MOST_UNEQUAL = 200  # columns
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
 
 
@@ -211,6 +214,54 @@ def copies_merged(data: Data) -> tuple[Data, bool]:
         return data, False
     by_chance = agree_by_chance(data, equal)
     return (data if by_chance else equal.merged(data)[0]), by_chance
+
+
+def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
+    """Return the largest share of rows that agree with another in y and all columns but one.
+
+    To 1e-5 of their spread, as numbers do that were rounded once more. Exact copies are one row.
+
+    Parameters
+    ----------
+    data : Data
+        Rows, whose X is encoded.
+    columns : sequence of slice
+        The encoded columns of each column of the table.
+
+    Returns
+    -------
+    share : float
+        0 where rows may agree by chance: fewer than two of what agrees have many values.
+    column : int or None
+        The column in which they differ, such as a running number; None if they agree in all.
+    """
+    distinct, by_chance = copies_merged(data)
+    n, found = len(distinct), (0.0, None)
+    if by_chance or not FEWEST_COPIED < n <= MERGED_ROWS:
+        return found
+    parts = [*(binned(distinct.X[:, own]) for own in columns), binned(distinct.y)]
+    keys = [digests([part]) * np.uint64(2 * i + 1) for i, part in enumerate(parts)]
+    are_many = [len(np.unique(key)) > MANY_VALUES * n for key in keys]
+    total = np.sum(keys, axis=0, dtype=np.uint64)
+    for j in (None, *range(min(len(columns), MOST_UNEQUAL))):
+        if sum(are_many) - (j is not None and are_many[j]) < 2:
+            continue
+        _, group, counts = np.unique(
+            total if j is None else total - keys[j], return_inverse=True, return_counts=True
+        )
+        share = float((counts[group] > 1).mean())
+        if share > 1.1 * found[0]:
+            found = share, j
+    return found
+
+
+def binned(columns: np.ndarray) -> np.ndarray:
+    """Return numbers (n, c) in steps of 1e-5 of the spread of the middle four fifths."""
+    known = np.nan_to_num(np.asarray(columns, dtype=np.float64).reshape(len(columns), -1))
+    low, high = np.quantile(known, (0.1, 0.9), axis=0)
+    widest = np.ptp(known, axis=0)
+    spread = np.where(high > low, high - low, np.where(widest > 0.0, widest, 1.0))
+    return np.rint((known - low) / (SAME_STEP * spread))
 
 
 def n_counted(data: Data, equal: EqualRows) -> np.ndarray:

@@ -365,6 +365,11 @@ class TableEncoder:
         widths = [w for each in self.encoders for w in each.widths] or [1]
         return np.repeat(np.arange(len(widths)), widths).tolist()
 
+    def places(self) -> list[slice]:
+        """Return the encoded columns of each column of the table."""
+        found = placed(self.encoders[: len(self.names)])
+        return [slice(first, first + each.width) for first, each in found]
+
     def rows_by_level(self, Z: np.ndarray) -> Iterator[tuple[str, Any, np.ndarray]]:
         """Yield a column's name, a level, and a mask (n,) of the encoded rows Z that have it.
 

@@ -29,7 +29,7 @@ FEW_SHARED, MOST_SHARED = 10, 1.5
 """Weights of more rows that sum to no more are shares of all rows, as AdaBoost gives them."""
 MOST_FRACTIONS = 3.0  # median weight beyond which weights that are not whole are warned of
 MOST_ALIKE = 5.0  # of a row, from which weights or copies of a class are warned of
-HARDLY_COPIED = 1.5  # most counts of another class's rows
+HARDLY_COPIED = 1.5  # counts of a row of some other class, at most, or all are copied alike
 
 FEWEST_COUNTED = 0.05
 """If weights sum to a smaller share of the number of rows, warn that they may be proportions."""

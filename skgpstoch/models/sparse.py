@@ -335,10 +335,11 @@ def share_within(limits: Tensor, q: Marginals) -> Tensor:
 def check_same_likelihood(posterior: Posterior, *parts: Any) -> None:
     """Raise a ValueError if parts of a posterior have another likelihood, as in edited files."""
     own = type(posterior.likelihood)
-    for other in {type(part.likelihood) for part in parts} - {own}:
+    others = {type(part.likelihood).__name__ for part in parts if type(part.likelihood) is not own}
+    if others:
         raise ValueError(
             f"a {type(posterior).__name__} has the likelihood {own.__name__}, but a part of it "
-            f"{other.__name__}"
+            f"{min(others)}"
         )
 
 

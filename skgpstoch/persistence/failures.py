@@ -60,6 +60,7 @@ N_FINITE: dict[str, float] = {
 With a transform of the target only the mean that a model predicts.
 """
 
+FITTING = {"condition_on", "fit", "partial_fit"}  # whose rows a part may be the first to refuse
 LIKELIHOODS = {"log_marginal_likelihood"}  # other numbers, such as a score of one row, may be NaN
 MOST_MISSING = 1e-6  # of a sum of probabilities, to 1
 DATA = {"X_train_", "y_train_"}  # which may have missing values
@@ -116,7 +117,8 @@ def say_where(error: Exception, model: Any, method: Any, called: str) -> None:
     shorten(error)
     is_lacking = is_absent(error, model, method.__name__)
     is_told = is_lacking or is_for_users(error)
-    is_of_file = is_lacking or is_of_part(error, model) or is_after_checks(error)
+    is_of_file = is_lacking or is_of_part(error, model)
+    is_of_file |= method.__name__ not in FITTING and is_after_checks(error)
     if is_told and not (is_of_file or is_about_numbers(error, model, method)):
         return
     unless = "a model fitted here takes the same call" if is_told else "your arguments are right"

@@ -427,11 +427,11 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             of_errors = [*of_held_out_errors(*errors, lambda rows: means_at(self, data.X[rows]))]
             if data.y_std is None and data.cluster is None:
                 sizes = of_sizes(held_out, data.X[held_out.rows], errors[1])
-                is_one_noise = {each.name for each in found} == {"process"}
-                is_fine = 2 * n_distinct(data.y.reshape(len(data), -1)) > len(
-                    data
-                )  # rounding moves errors alike
-                of_errors.append(sizes if is_one_noise and is_fine else sizes.noted())
+                has_one_noise = {each.name for each in found} == {"process"}
+                of_y = data.y.reshape(len(data), -1)
+                is_rounded = 2 * n_distinct(of_y) <= len(data)  # then errors agree, too
+                told = has_one_noise and not is_rounded
+                of_errors.append(sizes if told else sizes.noted())
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]
         return [*of_linear, *of_coverage(coverage), *of_errors]
 

@@ -119,14 +119,17 @@ class ConstantVarianceRegressor(CallbackSupportMixin, MetaEstimatorMixin, Mixtur
 
     def _means(self, model: Any, X: Any) -> np.ndarray:
         """Return a regressor's predictions of rows, (n,); ask one row first if a file made it."""
-        some = [_safe_indexing(X, [0])] if file_of(self) else []
-        for rows in (*some, X):
-            found, n = np.asarray(model.predict(rows)), _num_samples(rows)
-            if found.shape not in ((n,), (n, 1)):
-                raise ValueError(
-                    f"{type(model).__name__} must predict one number for each row, but its "
-                    f"predictions of {n} rows have the shape {found.shape}{file_of(self)}."
-                )
+        if file_of(self):
+            self._checked_means(model, _safe_indexing(X, [0]))
+        return self._checked_means(model, X)
+
+    def _checked_means(self, model: Any, X: Any) -> np.ndarray:
+        found, n = np.asarray(model.predict(X)), _num_samples(X)
+        if found.shape not in ((n,), (n, 1)):
+            raise ValueError(
+                f"{type(model).__name__} must predict one number for each row, but its "
+                f"predictions of {n} rows have the shape {found.shape}{file_of(self)}."
+            )
         return found.reshape(n)
 
     @documented(BaseGP.diagnose)

@@ -29,7 +29,7 @@ LARGEST_RANGE = 1e200
 OF_SIZES = "sizes of errors"
 LEAST_LIKE, SURELY_LIKE = 0.25, 3.0  # correlation; and standard errors of it
 LITTLE_LEFT = 0.1  # of the deviation of y, which hardly needs intervals
-MAY_BE = 2 / 3  # of the limit
+MAY_BE = 2 / 3  # of the limit, from which networks are tried
 SMALLEST_ERROR = 0.05  # of predicted deviations; smaller ones are as small
 
 
@@ -123,7 +123,7 @@ def correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def may_vary_in_size(found: list[Judged], data: Data, _: Any) -> bool:
-    """Tell whether the first model's errors may do, for which one of varying noise is tried."""
+    """Tell whether sizes of the first model's errors may depend on X: then networks are tried."""
     held_out = found[0].model.held_out_
     if held_out is None:
         return False

@@ -41,7 +41,7 @@ from .row_findings import FEW_TO_LEARN
 
 MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
 MOST_INDICATORS = 10_000_000  # of rows times classes, which take 80 MB
-FEW_COPIES = 1.05  # that a distinct row counts, up to which copies are few
+FEW_COPIES = 1.05  # counts of a distinct row, up to which copies hardly matter
 LEAST_FOUND = 0.6  # of the noise
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
 
@@ -192,11 +192,12 @@ def of_copies(fitted: Fitted, data: Data) -> Iterator[Finding]:
     FITCRegressor, SolveGPRegressor and DeepGPRegressor lost .4 to 1.6 nats per row; where it was
     .75 or more, up to .2; and .02 with weights divided by W.
     """
+    if not getattr(getattr(fitted.posterior, "model", None), "is_bound", True):
+        return  # other losses find other noise
     distinct, by_chance = copies_merged(data)
     W = float(distinct.row_counts.mean())
-    is_likeliest = getattr(getattr(fitted.posterior, "model", None), "is_bound", True)
-    if by_chance or len(distinct) < FEW_TO_LEARN or W <= FEW_COPIES or not is_likeliest:
-        return  # others tell the noise, or other losses find other noise
+    if by_chance or len(distinct) < FEW_TO_LEARN or W <= FEW_COPIES:
+        return
     rows, likelihood = judged_rows(distinct.X), fitted.posterior.likelihood
     y = torch.from_numpy(fitted.scaled_targets(distinct)[rows])
     X, q = marginals_at(fitted, distinct, rows)
@@ -209,10 +210,10 @@ def of_copies(fitted: Fitted, data: Data) -> Iterator[Finding]:
     if found.value < LEAST_FOUND:
         found = found._replace(
             severity="problem",
-            text=f"A distinct row counts {W:.3g} times in the mean, as copies or by sample_weight. "
+            text=f"A distinct row counts {W:.3g} times on average, as copies or by sample_weight. "
             "Copies agree exactly, as they do without noise. If y has noise, the fit has found "
-            f"{found.value:.0%} of what distinct rows tell of it, follows single rows, and its "
-            "intervals are too narrow.",
+            f"only {found.value:.0%} of the noise that the distinct rows show: it follows single "
+            "rows, and its intervals are too narrow.",
             advice="Divide the weights of distinct rows by their mean, as NNGPRegressor and "
             "AutoGaussianProcessRegressor do, or drop copies. In BaggingRegressor, set "
             "bootstrap=False and max_samples=0.6.",

@@ -48,6 +48,7 @@ from .row_findings import of_constant_outputs
 from .variational_plan import VariationalChoices
 
 SOME_ROWS = 200  # rows whose residual variance is checked
+SOME_PRIORS = 100  # rows whose prior variances tell the factor of a kernel
 NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y
 
 
@@ -56,10 +57,11 @@ def as_trained(posterior: SparsePosterior, X: Tensor) -> SparsePosterior:
     """Return a posterior with the mean of w before calibration made its features larger."""
     if posterior.model.trained_noise is None:
         return posterior
-    found, row = copy.deepcopy(posterior), X[:1].to(posterior.weights.mean)
-    larger = found.model.features.basis(row).prior[0]
-    factor = (larger / found.model.for_training().features.basis(row).prior[0]).sqrt()
-    found.weights.mean.mul_(factor)
+    found, rows = copy.deepcopy(posterior), X[:SOME_PRIORS].to(posterior.weights.mean)
+    larger = found.model.features.basis(rows).prior.sum()
+    factor = (larger / found.model.for_training().features.basis(rows).prior.sum()).sqrt()
+    if bool(factor.isfinite()):  # else f is 0 at these rows
+        found.weights.mean.mul_(factor)
     return found
 
 

@@ -266,8 +266,8 @@ def test_rows_that_come_twice_are_told(automatic, kind, small):
     elif kind == "timed":
         frame["row"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(numbers, unit="min")
     else:
-        frame = pd.concat([frame[:60], frame[60:].round(6)])
-        y = np.r_[y[:60], y[60:].round(6)]
+        frame = pd.concat([frame[:60], frame[60:].round(9)])
+        y = np.r_[y[:60], y[60:].round(9)]
     if automatic is AutoGaussianProcessClassifier:
         y = np.where(y > 0.0, "up", "down")
     model = automatic(random_state=0)

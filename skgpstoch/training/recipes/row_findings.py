@@ -137,7 +137,7 @@ def of_twins(data: Data, columns: Sequence[slice], names: Sequence[Any]) -> Find
         found = found._replace(
             severity="problem",
             text=f"{share:.0%} of the rows have a twin, which agrees with them in y and, up to "
-            f"rounding, in all columns{but}. Rows that are held out are predicted by their twins, "
+            f"rounding, in every column{but}. Rows that are held out are predicted by their twins, "
             "so intervals are too narrow, and scores too good.",
             advice="Drop rows that come twice; or give fit groups=, a number for each row that "
             "twins share, so that they are held out together.",

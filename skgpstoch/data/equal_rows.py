@@ -57,6 +57,7 @@ MOST_COPIES = 1e5  # mean weight beyond which weights of single observations are
 SAME_STEP = 1e-5  # of the spread of a column
 MANY_VALUES = 0.25  # distinct ones for each row, which hardly agree by chance
 MOST_UNEQUAL = 200  # columns
+HARDLY_ALL = 0.9  # of rows that agree in X
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
 
 
@@ -242,17 +243,22 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
     parts = [*(binned(distinct.X[:, own]) for own in columns), binned(distinct.y)]
     keys = [digests([part]) * np.uint64(2 * i + 1) for i, part in enumerate(parts)]
     are_many = [len(np.unique(key)) > MANY_VALUES * n for key in keys]
-    total = np.sum(keys, axis=0, dtype=np.uint64)
+    inputs, targets = np.sum(keys[:-1], axis=0, dtype=np.uint64), keys[-1]
     for j in (None, *range(min(len(columns), MOST_UNEQUAL))):
         if sum(are_many) - (j is not None and are_many[j]) < 2:
             continue
-        _, group, counts = np.unique(
-            total if j is None else total - keys[j], return_inverse=True, return_counts=True
-        )
-        share = float((counts[group] > 1).mean())
-        if share > 1.1 * found[0]:
+        others = inputs if j is None else inputs - keys[j]
+        share = share_repeated(others + targets)
+        # Where y depends on the column in which rows differ, y agrees by chance.
+        if share > 1.1 * found[0] and share > HARDLY_ALL * share_repeated(others):
             found = share, j
     return found
+
+
+def share_repeated(keys: np.ndarray) -> float:
+    """Return the share of keys (n,) that occur more than once."""
+    _, group, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return float((counts[group] > 1).mean())
 
 
 def binned(columns: np.ndarray) -> np.ndarray:

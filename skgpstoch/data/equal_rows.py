@@ -57,7 +57,7 @@ MOST_COPIES = 1e5  # mean weight beyond which weights of single observations are
 SAME_STEP = 1e-5  # of the spread of a column
 MANY_VALUES = 0.25  # distinct ones for each row, which hardly agree by chance
 MOST_UNEQUAL = 200  # columns
-HARDLY_ALL = 0.9  # of rows that agree in X
+HARDLY_ANY = 0.1  # of rows that agree in X
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
 
 
@@ -237,7 +237,8 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
         The column in which they differ, such as a running number; None if they agree in all.
     """
     distinct, by_chance = copies_merged(data)
-    n, found = len(distinct), (0.0, None)
+    found: tuple[float, int | None] = (0.0, None)
+    n = len(distinct)
     if by_chance or not FEWEST_COPIED < n <= MERGED_ROWS:
         return found
     parts = [*(binned(distinct.X[:, own]) for own in columns), binned(distinct.y)]
@@ -248,17 +249,12 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
         if sum(are_many) - (j is not None and are_many[j]) < 2:
             continue
         others = inputs if j is None else inputs - keys[j]
-        share = share_repeated(others + targets)
-        # Where y depends on the column in which rows differ, y agrees by chance.
-        if share > 1.1 * found[0] and share > HARDLY_ALL * share_repeated(others):
+        _, group, counts = np.unique(others + targets, return_inverse=True, return_counts=True)
+        share, n_inputs = float((counts[group] > 1).mean()), len(np.unique(others))
+        # Where y depends on the column in which rows differ, few agree in y, by chance.
+        if share > 1.1 * found[0] and len(counts) - n_inputs < HARDLY_ANY * (n - n_inputs):
             found = share, j
     return found
-
-
-def share_repeated(keys: np.ndarray) -> float:
-    """Return the share of keys (n,) that occur more than once."""
-    _, group, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    return float((counts[group] > 1).mean())
 
 
 def binned(columns: np.ndarray) -> np.ndarray:

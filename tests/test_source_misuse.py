@@ -819,7 +819,7 @@ def test_pipelines_that_end_in_a_step_without_a_fit_are_fitted(pipeline):
     assert_allclose(source.transform_.transform(X), expected)
 
 
-@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:Errors")
 def test_ranks_use_the_transform_that_rank_0_fits():
     """Each fitted its own, at random, so that their rows had other features."""
 

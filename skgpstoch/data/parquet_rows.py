@@ -350,8 +350,8 @@ def matches(path: str) -> list[str]:
         found = [path] if os.path.exists(path) else sorted(found_by(path))
     if not found:
         raise ValueError(
-            f"paths must name Parquet files, but there is none at {path!r}. A folder stands for the "
-            "files in it that end in .parquet; give a pattern with ** for those in its folders. "
+            f"paths must name Parquet files, but there is none at {path!r}. A folder stands for "
+            "the files in it that end in .parquet; give a pattern with ** for those in its folders. "
             "URLs and ~ are not followed."
         )
     return found

@@ -304,8 +304,8 @@ class ExactProcessRegressor(
             raise ValueError("processes of some outputs have no tails, or several")
         if len(of_outputs) > most or len(n_rows) > 1 or n_draws > n_draws_of(max(n_rows)):
             raise ValueError(
-                f"{len(of_outputs)} processes with {n_draws} draws for {max(n_rows)} rows are more than "
-                "a fit makes"
+                f"{len(of_outputs)} processes with {n_draws} draws for {max(n_rows)} rows are more "
+                "than a fit makes"
             )
 
     @property

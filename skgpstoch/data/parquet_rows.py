@@ -351,7 +351,7 @@ def matches(path: str) -> list[str]:
     if not found:
         raise ValueError(
             f"paths must name Parquet files, but there is none at {path!r}. A folder stands for "
-            "the files in it that end in .parquet; give a pattern with ** for those in its folders. "
+            "the files in it that end in .parquet; give a pattern with ** for those further down. "
             "URLs and ~ are not followed."
         )
     return found

@@ -427,7 +427,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             of_errors = [*of_held_out_errors(*errors, lambda rows: means_at(self, data.X[rows]))]
             if data.y_std is None and data.cluster is None:
                 sizes = of_sizes(held_out, data.X[held_out.rows], errors[1])
-                has_one_noise = {each.name for each in found} == {"process"}
+                is_alone = {each.name for each in found} == {"process"}
+                has_one_noise = is_alone and n_observed(data) < FEWEST_FOR_NETWORKS
                 of_y = data.y.reshape(len(data), -1)
                 is_rounded = 2 * n_distinct(of_y) <= len(data)  # then errors agree, too
                 told = has_one_noise and not is_rounded

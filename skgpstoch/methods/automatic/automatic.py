@@ -6,7 +6,7 @@ import datetime
 import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -272,14 +272,9 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         of_held_out = self._combine(kept, shares.of(used), data, floor)
         for each in kept:
             each.model.held_out_ = each.model.held_out_.known_by(numbers)
-        rows = (
-            in_numbers(data)
-            if is_classifier(self)
-            else replace(data, y=data.y.reshape(len(data), -1))
-        )
         of_fit = [
             *of_weights(data.weight),
-            of_twins(rows, self._encoder.places(), self._encoder.names),
+            of_twins(in_numbers(data), self._encoder.places(), self._encoder.names),
             *of_held_out,
             *of_time(self.max_time, deadline, judged[0].seconds),
         ]

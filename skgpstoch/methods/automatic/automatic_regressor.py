@@ -57,6 +57,7 @@ from .report import calibration_by_group, coverage_by_group, limits, of_coverage
 from .rounded_targets import RoundedRows, common_value, lattice_of
 from .row_weights import row_weights
 from .strange_targets import looks_like_counts, warn_of_atom, warn_of_fill
+from .table_fit import in_numbers
 
 FEWEST_FOR_NETWORKS = 200
 """Rows; with fewer, a process predicts better, and sooner, unless noise depends on the inputs.
@@ -429,8 +430,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 sizes = of_sizes(held_out, data.X[held_out.rows], errors[1])
                 is_alone = {each.name for each in found} == {"process"}
                 has_one_noise = is_alone and n_observed(data) < FEWEST_FOR_NETWORKS
-                of_y = data.y.reshape(len(data), -1)
-                is_rounded = 2 * n_distinct(of_y) <= len(data)  # then errors agree, too
+                # Errors of rounded targets agree, too.
+                is_rounded = 2 * n_distinct(in_numbers(data).y) <= len(data)
                 told = has_one_noise and not is_rounded
                 of_errors.append(sizes if told else sizes.noted())
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]

@@ -124,6 +124,7 @@ class ConstantVarianceRegressor(CallbackSupportMixin, MetaEstimatorMixin, Mixtur
         return self._checked_means(model, X)
 
     def _checked_means(self, model: Any, X: Any) -> np.ndarray:
+        """Return predictions of rows, (n,); raise a ValueError if they have another shape."""
         found, n = np.asarray(model.predict(X)), _num_samples(X)
         if found.shape not in ((n,), (n, 1)):
             raise ValueError(

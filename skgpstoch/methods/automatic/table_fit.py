@@ -87,8 +87,10 @@ def race_here(
 
 def in_numbers(data: Data) -> Data:
     """Return the same rows with numbers (n, P) for targets, which may be labels."""
-    y = data.y if data.y.ndim > 1 else np.unique(data.y, return_inverse=True)[1][:, None]
-    return replace(data, y=y)
+    y = data.y
+    if y.dtype.kind not in "biuf":
+        y = np.unique(y, return_inverse=True)[1]
+    return replace(data, y=y.reshape(len(data), -1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -431,6 +431,21 @@ def test_rows_drawn_with_replacement_are_told(cls):
     assert model.noise_variance_ == pytest.approx(0.04, rel=0.6)
 
 
+@pytest.mark.parametrize("cls", [NNGPRegressor, QSGPRegressor, SVGPClassifier])
+def test_rows_that_come_twice_with_another_number_are_told(cls):
+    """They confirmed each other: of NNGPRegressor 90 % intervals held .67, in silence."""
+    r = np.random.default_rng(0)
+    X, twice = r.standard_normal((75, 3)), np.r_[:75, :75]
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * r.standard_normal(75)
+    y = y > 0.0 if cls is SVGPClassifier else y
+    numbered = np.column_stack([X[twice], r.permutation(150)])
+    said = said_by(lambda: cls(random_state=0).fit(numbered, y[twice]))
+    told = [text for text in said if "have a twin" in text]
+    assert [text[:4] for text in told] == ["100%"]
+    assert "but X[:, 3]" in told[0]
+    assert not any("have a twin" in text for text in said_by(lambda: cls().fit(X, y)))
+
+
 def test_the_share_of_the_noise_that_copies_leave():
     """SVGPRegressor with all rows as points is the exact process, whose leverage is known."""
     r = np.random.default_rng(2)
@@ -637,10 +652,12 @@ def test_estimators_around_others_tell_of_each(sine, two_classes, one_kernel):
     assert names == [
         "few rows",
         "many features",
+        "twins",
         "linear model",
         "coverage of groups",
         "mean error",
         "explained variance",
+        "sizes of errors",
     ]
     classes = AutoGaussianProcessClassifier(random_state=0).fit(X, two_classes[1][:60])
     assert [f.where for f in classes.diagnose() if f.name == "few rows"] == ["X"]

@@ -217,6 +217,14 @@ def copies_merged(data: Data) -> tuple[Data, bool]:
     return (data if by_chance else equal.merged(data)[0]), by_chance
 
 
+def counts_with_copies(data: Data) -> np.ndarray:
+    """Return for how many rows each row and its copies count together, (n,)."""
+    equal = EqualRows.among(data)
+    if equal is None:
+        return data.row_counts
+    return np.bincount(equal.group, data.weight)[equal.group]
+
+
 def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
     """Return the largest share of rows that agree with another in y and all columns but one.
 

@@ -36,9 +36,10 @@ from ..training.recipes.findings import causes
 from ..training.recipes.fitted import Fitted
 from ..training.recipes.plan import Folds, Plan, Start
 from ..training.recipes.recipe import Recipe
+from ..training.recipes.row_findings import of_twins
 from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from .context import fitting, numeric_context
+from .context import IS_JUDGED, fitting, numeric_context
 from .first_rank import fit_on_first, training_together
 from .importances import InputSpread, posterior_importances, representative_rows
 from .opening import note_read, opened
@@ -228,7 +229,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         )
         self._is_trained = recipe.is_trained(fitted)
         self._set_attributes(recipe, fitted)
-        self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))
+        found = list(recipe.findings(fitted))
+        if fitted.whole is not None and recipe.chooses_inputs and not IS_JUDGED.get():
+            found.append(of_twins(fitted.whole))  # else the caller has looked
+        self._diagnosis = Diagnosis(causes(found))
 
     def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)

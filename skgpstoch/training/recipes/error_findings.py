@@ -232,7 +232,7 @@ def pairs_of(
     Where weights depend on y, errors do not average 0, but weighted ones do.
     """
     first, second = nearest_rows(X)
-    w = weight[:, None] / weight.mean()
+    w = weight[:, None] / weight[distinct_rows(X)].mean()
     return w[first] * errors(first), w[second] * errors(second)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...data.arrays import Scaling
 from ...data.devices import HOST
-from ...data.equal_rows import copies_merged
+from ...data.equal_rows import copies_merged, counts_with_copies
 from ...data.findings import Finding
 from ...data.rows import Data
 from ...likelihoods.counts import Poisson
@@ -60,7 +60,7 @@ def error_findings(
         is_told = not fitted.history.has_settled(MOST_GAIN)
         yield from of_dispersion(counts, learns_it, is_trained, is_told)
         at_rows, at_nearest = pairs_of(
-            data.X, data.row_counts, lambda i: counts_at(fitted, data, i).errors
+            data.X, counts_with_copies(data), lambda i: counts_at(fitted, data, i).errors
         )
         unit = np.ones(at_rows.shape[1])
         yield from of_errors(at_rows, at_nearest, unit, advice, is_trained, math.inf)
@@ -71,7 +71,7 @@ def error_findings(
         return
     noise = likelihood.noise_variance.detach().numpy()
     at_rows, at_nearest = pairs_of(
-        data.X, data.row_counts, lambda rows: errors_at(fitted, data, rows)
+        data.X, counts_with_copies(data), lambda rows: errors_at(fitted, data, rows)
     )
     yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
     if type(likelihood) is Gaussian and data.y_std is None:

@@ -123,24 +123,34 @@ def of_far_count(y: np.ndarray, exposure: np.ndarray | None) -> Iterator[Finding
     yield found
 
 
-def of_twins(data: Data, columns: Sequence[slice], names: Sequence[Any]) -> Finding:
+def of_twins(
+    data: Data, columns: Sequence[slice] | None = None, names: Sequence[Any] | None = None
+) -> Finding:
     """Return the share of rows that agree with another one but for a column, or for rounding.
 
     *Measured* on 120 rows, of which half come twice with another row number, or rounded to float32:
     90 % intervals of the recommended default hold .48 to .67, and those of distinct rows .89 to
-    .93, as those of the twins do with groups=.
+    .93, as those of the twins do with groups=. Of 75 rows that come twice with another row number,
+    NNGPRegressor and SVGPRegressor hold .67 to .91 (four samples), of the rows once .87 to .93.
     """
-    share, column = twins(data, columns) if data.cluster is None else (0.0, None)
+    each = [slice(j, j + 1) for j in range(data.X.shape[1])] if columns is None else columns
+    share, column = twins(data, each) if data.cluster is None else (0.0, None)
     found = Finding("twins", "X", share, MOST_TWINS)
     if share > MOST_TWINS:
-        but = "" if column is None else f" but {names[column]}"
+        but, groups = "", ""
+        if column is not None:
+            but = f" but {f'X[:, {column}]' if names is None else names[column]}"
+        if names is not None:
+            groups = (
+                "; or give fit groups=, a number for each row that twins share, so that they are "
+                "held out together"
+            )
         found = found._replace(
             severity="problem",
             text=f"{share:.0%} of the rows have a twin, which agrees with them in y and, up to "
-            f"rounding, in every column{but}. Rows that are held out are predicted by their twins, "
-            "so intervals are too narrow, and scores too good.",
-            advice="Drop rows that come twice; or give fit groups=, a number for each row that "
-            "twins share, so that they are held out together.",
+            f"rounding, in every column{but}. Each seems to be predicted by its twin, so "
+            "intervals are too narrow, and scores too good.",
+            advice=f"Drop rows that come twice{groups}.",
         )
     return found
 

@@ -479,6 +479,18 @@ def test_only_the_index_columns_of_pandas_are_left_out(tmp_path):
     names = ["__index_level_0__", "__index_level_0__x", "a", "y"]
     pq.write_table(pa.table({name: np.arange(3.0) for name in names}), path)
     assert ParquetRows(path, "y").roles.features == ["__index_level_0__x", "a"]
+    frame = pd.DataFrame({"id": [9, 7, 8], "a": [0.0, 1.0, 2.0], "y": [1.0, 2.0, 3.0]})
+    frame.set_index("id").to_parquet(path)
+    assert ParquetRows(path, "y").roles.features == ["a"]
+    assert ParquetRows(path, "y", ["id", "a"]).roles.features == ["id", "a"]
+    other = tmp_path / "others.parquet"
+    frame.set_index("id").rename_axis("number").to_parquet(other)
+    assert ParquetRows([path, other], "y", ["a"]).roles.features == ["a"]
+    assert ParquetRows([path, other], "y").roles.features == ["a"]
+    table = pq.read_table(path)
+    for told in (b"{", b"[]", b'{"index_columns": 1}', b"[" * 100_000, b"\xff"):
+        pq.write_table(table.replace_schema_metadata({b"pandas": told}), path)
+        assert ParquetRows(path, "y").roles.features == ["a", "id"]
 
 
 @pytest.mark.parametrize("make", [SequenceRows, lambda *rows: ChunkRows(lambda: iter([rows]))])

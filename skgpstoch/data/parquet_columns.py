@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ ROLE = {"y": "target", **SAID}
 """The parameters of ParquetRows that name columns, by our names."""
 
 ENUM = b"_PL_ENUM"  # polars' own metadata of columns
-INDEX = re.compile(r"__index_level_\d+__")  # pandas' index columns, which are not features
+INDEX = re.compile(r"__index_level_\d+__")  # index columns of pandas that have no name
 
 
 @dataclass(frozen=True)
@@ -255,9 +256,11 @@ def feature_names(
     path, first = next(iter(schemas.items()))
     if features is None:
         used, given = set(taken), dict.fromkeys(first.names)  # which pyarrow lists at each call
-        names = [name for name in given if name not in used and not INDEX.fullmatch(name)]
+        index = index_names(first)
+        names = [name for name in given if name not in used | index]
         for other, schema in schemas.items():
-            if new := [n for n in schema.names if not INDEX.fullmatch(n) and n not in given]:
+            index = index_names(schema)
+            if new := [name for name in schema.names if name not in index | given.keys()]:
                 raise ValueError(
                     f"{other} has columns that {path} does not have: {', '.join(new)}. Name "
                     "the columns of X with `features`."
@@ -267,6 +270,16 @@ def feature_names(
     if not names:
         raise ValueError(f"{path} must have columns for X, got {', '.join(first.names) or 'none'}.")
     return names
+
+
+def index_names(schema: Any) -> set[str]:
+    """Return the columns of pandas' index, which are not features, as far as the file tells."""
+    try:
+        told = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        named = {name for name in told if isinstance(name, str)}  # of a range there is no column
+    except (KeyError, TypeError, ValueError, RecursionError):  # any bytes may stand there
+        named = set()
+    return {name for name in schema.names if name in named or INDEX.fullmatch(name)}
 
 
 def refuse_absent(schemas: Mapping[str, Any], columns: list[str]) -> None:

@@ -104,7 +104,8 @@ class ParquetRows(RowSource):
     target : str or list of str or None, default=None
         Column or columns of y. None: the rows have no targets and are only for predictions.
     features : list of str or None, default=None
-        Columns of X. None: all columns of the first file that have no other role.
+        Columns of X. None: all columns of the first file that have no other role and are not the
+        index of a pandas frame.
     sample_weight, exposure : str or None, default=None
         Column of the row weights, and column of the exposures of counts.
     y_std : str or list of str or None, default=None

@@ -59,6 +59,7 @@ MANY_VALUES = 0.25  # distinct ones for each row, which hardly agree by chance
 MOST_UNEQUAL = 200  # columns
 HARDLY_ANY = 0.1  # of rows that agree in X
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
+FEWEST_TWINS = 10  # rows with a twin, of which fewer may agree by chance
 
 
 class EqualRows(NamedTuple):
@@ -229,6 +230,7 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
     """Return the largest share of rows that agree with another in y and all columns but one.
 
     To 1e-5 of their spread, as numbers do that were rounded once more. Exact copies are one row.
+    Rows that differ in exposure or y_std are no twins.
 
     Parameters
     ----------
@@ -240,7 +242,8 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
     Returns
     -------
     share : float
-        0 where rows may agree by chance: fewer than two of what agrees have many values.
+        0 where rows may agree by chance: fewer than two of what agrees have many values, or fewer
+        than ten rows have twins.
     column : int or None
         The column in which they differ, such as a running number; None if they agree in all.
     """
@@ -249,7 +252,9 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
     n = len(distinct)
     if by_chance or not FEWEST_COPIED < n <= MERGED_ROWS:
         return found
-    parts = [*(binned(distinct.X[:, own]) for own in columns), binned(distinct.y)]
+    told = [c for c in (distinct.y, distinct.exposure, distinct.y_std) if c is not None]
+    of_y = np.hstack([c.reshape(n, -1) for c in told])
+    parts = [*(binned(distinct.X[:, own]) for own in columns), binned(of_y)]
     keys = [digests([part]) * np.uint64(2 * i + 1) for i, part in enumerate(parts)]
     are_many = [len(np.unique(key)) > MANY_VALUES * n for key in keys]
     inputs, targets = np.sum(keys[:-1], axis=0, dtype=np.uint64), keys[-1]
@@ -258,7 +263,8 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
             continue
         others = inputs if j is None else inputs - keys[j]
         _, group, counts = np.unique(others + targets, return_inverse=True, return_counts=True)
-        share, n_inputs = float((counts[group] > 1).mean()), len(np.unique(others))
+        n_twins, n_inputs = int((counts[group] > 1).sum()), len(np.unique(others))
+        share = n_twins / n if n_twins >= FEWEST_TWINS else 0.0
         # Where y depends on the column in which rows differ, few agree in y, by chance.
         if share > 1.1 * found[0] and len(counts) - n_inputs < HARDLY_ANY * (n - n_inputs):
             found = share, j

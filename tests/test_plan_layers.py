@@ -157,7 +157,8 @@ def test_few_rows_are_drawn_more_than_once(n_rows, n_samples, expected):
     ("params", "n_features", "expected"),
     [
         ({}, 3, (3,)),
-        ({}, 50, (30,)),
+        ({}, 50, (50,)),
+        ({}, 200, (100,)),
         ({"n_layers": 3}, 3, (3, 3)),
         ({"n_layers": 1}, 3, ()),
         ({"n_layers": 3, "hidden_dims": 5}, 3, (5, 5)),

@@ -40,11 +40,12 @@ class LayerParameters:
     kernel : sklearn kernel or None, default=None
         Kernel of the last layer. Its inputs are what the layers below make of standardised X, or X
         itself with n_layers=1. None: a constant times a Matérn kernel (nu=1.5) with a length-scale
-        for each function of the layer below.
+        for each function of the layer below; with Gaussian noise, they and the noise have a weak
+        prior (:mod:`skgpstoch.models.hyper_prior`), as in SVGPRegressor.
     n_layers : int, default=2
         Number of layers, including the last; 1 is a shallow model.
     hidden_dims : int, array-like of int or "auto", default="auto"
-        Number of functions in every inner layer; "auto" is the number of features, at most 30.
+        Number of functions in every inner layer; "auto" is the number of features, at most 100.
     hidden_kernel : sklearn kernel or None, default=None
         Kernel of every inner layer, on the outputs of the layer below; the first layer's is on
         standardised X. None: a constant, which starts small, times an RBF kernel with a

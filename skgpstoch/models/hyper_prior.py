@@ -16,6 +16,10 @@ number of rows, the second does not.
 tables, 280, 1.1, 8,418 and .77, .29, .04. Prior means of log σ² from −4 to −1 and deviations of
 log ℓ from .7 to 1.5 came within .1 of this from 50 rows on. A prior that does not penalise long
 length-scales was worse: 1.8, 1.1, .48.
+
+Of a deep process it is the last layer's kernel. *Measured* on 60 rows of five tables, two draws
+each: the NLPD of DeepGPRegressor is 3.36 without the prior and 3.16 with it, that of SVGPRegressor
+3.16; 90 % intervals hold .84 and .88.
 """
 
 from __future__ import annotations

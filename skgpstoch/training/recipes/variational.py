@@ -167,8 +167,9 @@ class VariationalRecipe(VariationalChoices):
         )
 
     def has_default_kernel(self, features: Any) -> bool:
-        """Whether the kernel is on the inputs, and the user gave none."""
-        return self.features.kernel.expression is None and self.is_of_inputs(features)
+        """Whether the kernel, or the last layer's, is on columns, and the user gave none."""
+        last = features.last if isinstance(features, DeepFeatures) else features
+        return self.features.kernel.expression is None and self.is_of_inputs(last)
 
     def is_collapsed(self, model: SparseModel, rows: Rows) -> bool:
         """Whether the bound is Titsias' or SOLVE-GP's, with the same noise for all rows."""

@@ -262,12 +262,14 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
         if sum(are_many) - (j is not None and are_many[j]) < 2:
             continue
         others = inputs if j is None else inputs - keys[j]
-        _, group, counts = np.unique(others + targets, return_inverse=True, return_counts=True)
-        n_twins, n_inputs = int((counts[group] > 1).sum()), len(np.unique(others))
-        share = n_twins / n if n_twins >= FEWEST_TWINS else 0.0
+        counts = np.unique(others + targets, return_counts=True)[1]
+        n_twins = int(counts[counts > 1].sum())
+        if n_twins < FEWEST_TWINS or n_twins <= 1.1 * n * found[0]:
+            continue
         # Where y depends on the column in which rows differ, few agree in y, by chance.
-        if share > 1.1 * found[0] and len(counts) - n_inputs < HARDLY_ANY * (n - n_inputs):
-            found = share, j
+        n_inputs = len(np.unique(others))
+        if len(counts) - n_inputs < HARDLY_ANY * (n - n_inputs):
+            found = n_twins / n, j
     return found
 
 

@@ -2557,6 +2557,20 @@ def test_regressors_of_others_predict_a_number_for_each_row(shape, tmp_path):
     assert str(tmp_path / "model") in str(failure.value)
 
 
+def test_regressors_of_others_in_one_another_predict_in_linear_time(tmp_path, monkeypatch):
+    """Each asked the next one twice: 24 of them, 17 kB, took hours for a row."""
+    outer = model = ConstantVarianceRegressor(Ridge()).fit(X, Y)
+    for _ in range(7):
+        inner, model = model, copy.copy(outer)
+        model.estimator_ = inner
+    model.save(tmp_path / "model")
+    again, rows = skgpstoch.load(tmp_path / "model", objects={"Ridge": Ridge}), []
+    predict = Ridge.predict
+    monkeypatch.setattr(Ridge, "predict", lambda self, X: rows.append(len(X)) or predict(self, X))
+    again.predict(X)
+    assert rows == [1] * 8 + [len(X)]
+
+
 @pytest.mark.slow
 def test_models_within_others_say_so_too(tmp_path):
     inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)

@@ -27,6 +27,7 @@ from skgpstoch.data.equal_rows import (
     n_observations,
     observations,
     observed_targets,
+    with_places,
 )
 from skgpstoch.data.rows import Data
 
@@ -218,6 +219,29 @@ def test_equal_weights_change_no_prediction(weight):
     model = AutoGaussianProcessRegressor(random_state=0)
     std = model.fit(X, y).predict_std(X)
     assert_allclose(model.fit(X, y, np.full(60, weight)).predict_std(X), std, rtol=1e-6)
+
+
+def test_rows_at_one_place_are_held_out_together():
+    """Networks had seen the places of the rows that chose the noise: .66 to .84 were held."""
+    held = []
+    for seed in (0, 4):
+        r = np.random.default_rng(seed)
+        places, X_new = r.uniform(-2.0, 2.0, (20, 2)), r.uniform(-2.0, 2.0, (500, 2))
+        X = np.concatenate([np.repeat(places, 3, 0), X_new])
+        y = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * r.standard_normal(560)
+        model = SCGDGaussianProcessRegressor(random_state=0).fit(X[:60], y[:60])
+        low, high = model.predict_interval(X_new, coverage=0.9).T
+        held.append(np.mean((low <= y[60:]) & (y[60:] <= high)))
+    assert min(held) > 0.8
+
+
+def test_places_are_groups_unless_they_are_few():
+    X, y = np.repeat(np.arange(20.0), 3)[:, None], np.arange(60.0)[:, None]
+    place = with_places(Data(X, y)).cluster
+    assert_array_equal(place[:, None] == place, X == X.T)
+    grouped = Data(X, y, cluster=np.arange(60))
+    for data in (Data(y, y), Data(np.floor(X / 2.0), y), grouped):  # all differ, few, groups
+        assert with_places(data) is data
 
 
 def moved(model, seeds=(None, 1)):

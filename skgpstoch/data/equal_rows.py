@@ -130,6 +130,20 @@ def observations(data: Data, most: int | None = None) -> tuple[Data, np.ndarray]
     return data[order].repeated(counts[order]), starts[inverse_order(order)]
 
 
+def with_places(data: Data) -> Data:
+    """Return rows whose groups are rows with equal inputs, unless they have groups.
+
+    Where inputs are few, as doses are, new rows have the same ones, so each row is held out alone;
+    so it is among more than `MERGED_ROWS` rows.
+    """
+    if data.cluster is not None or len(data) > MERGED_ROWS:
+        return data
+    inputs, place = np.unique(digests([data.X]), return_inverse=True)
+    if not FEW_SHARED * len(data) < len(inputs) < len(data):
+        return data
+    return replace(data, cluster=place.ravel())
+
+
 def observed_targets(data: Data) -> np.ndarray:
     """Return y of the :func:`observations` of rows without weights, in any order."""
     equal = EqualRows.among(data, len(data))

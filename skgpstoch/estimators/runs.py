@@ -25,6 +25,7 @@ from ..data.equal_rows import (
     merged,
     observations,
     ordered,
+    with_places,
     with_possible_counts,
 )
 from ..data.rows import Data
@@ -124,6 +125,7 @@ def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
         table = replace(table, n_distinct=n_distinct)
     elif recipe.keeps_apart(recipe.plan(table.sizes, start)):
         units, places = observations(data, len(data) if rule == "merge many" else None)
+        units = with_places(units) if recipe.holds_out_places else units
     else:
         units, places = merged(data)
     if not recipe.weighs_relatively or units.weight is None:

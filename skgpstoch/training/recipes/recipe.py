@@ -139,6 +139,11 @@ class Recipe(OfParameters, ABC):
         """
         return plan.folds.size > 0
 
+    @property
+    def holds_out_places(self) -> bool:
+        """Whether rows with equal inputs are held out together."""
+        return False
+
     def start(self, problem: Problem) -> Start | None:
         """Return where training starts: at the last fit, if it goes on from one."""
         return problem.start

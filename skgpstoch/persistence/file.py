@@ -129,7 +129,8 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
         The file to read.
     objects : mapping of str to type or function, or None, default=None
         Your own classes and functions that the model uses (likelihoods, networks, estimators inside
-        it), by their names. None if it uses none.
+        it), by their names. None if it uses none. Their code runs on what the file gives it, so for
+        a stranger's file name only classes that check their attributes.
 
     Returns
     -------

@@ -352,6 +352,7 @@ B = da.zeros(10, chunks=5)
             {},
             "must be an estimator of skgpstoch, got Pip",
         ),
+        ((type(model()), A, B), {}, "must be an instance, got the class SVGPRegressor"),
         ((model(), A, B), {"timeout": 0}, "timeout must be a positive number"),
         ((model(), A, B), {"max_restarts": -1}, "max_restarts must be an integer of at least 0"),
     ],

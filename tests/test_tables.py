@@ -186,6 +186,8 @@ def test_objects_are_what_they_hold(people):
         ([np.True_, None, np.False_], [1.0, np.nan, 0.0]),  # of frame.iloc[0].to_frame().T
         ([Decimal("1.5"), None, 2], [1.5, np.nan, 2.0]),
         ([dt.timedelta(hours=12), None, dt.timedelta(2)], [0.5, np.nan, 2.0]),
+        ([np.timedelta64(12, "h"), None, np.timedelta64(2, "D")], [0.5, np.nan, 2.0]),
+        ([np.datetime64("1970-01-02"), None, np.datetime64("1970-01-01T12")], [1.0, np.nan, 0.5]),
         ([dt.date(1970, 1, 2), None, dt.datetime(1970, 1, 1, 12)], [1.0, np.nan, 0.5]),
         ([pd.NA, np.float32("nan"), 1], [np.nan, np.nan, 1.0]),
     ],
@@ -527,6 +529,7 @@ def test_strings_that_are_no_categories(people):
             "times of several time zones",
         ),
         ([dt.date(2020, 1, 1), "today"], "date, str"),
+        ([np.timedelta64(1, "M"), np.timedelta64(2, "Y")], "durations in months or years"),
     ],
 )
 def test_cells_that_are_neither_numbers_nor_levels(values, found):

@@ -143,6 +143,8 @@ def check_restarts(max_restarts: Any) -> None:
 
 def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
     """Check that an estimator can be fitted on Dask to rows with these columns."""
+    if isinstance(estimator, type):
+        raise TypeError(f"estimator must be an instance, got the class {estimator.__name__}.")
     name = type(estimator).__name__
     if not any(cls.__module__.startswith("skgpstoch.") for cls in type(estimator).__mro__):
         raise TypeError(

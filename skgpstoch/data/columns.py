@@ -242,7 +242,7 @@ def of_array(name: str, a: np.ndarray) -> Column:
     if a.dtype.kind in "fiub":
         return of_numbers(name, a if a.dtype.kind == "f" else a.astype(np.float64))
     if a.dtype.kind == "m":
-        return Column(name, DURATION, a / DAY)
+        return of_durations(name, a)
     if a.dtype.kind == "M":
         return Column(name, DATE, (a - EPOCH) / DAY)
     return of_objects(name, a)
@@ -275,6 +275,12 @@ def of_objects(name: str, a: np.ndarray) -> Column:
         return Column(name, EMPTY, np.full(len(a), np.nan))
     if are(str):
         return of_categories(name, a.tolist())
+    a = a.copy()
+    a[missing] = None
+    if are(np.datetime64):
+        return of_array(name, a.astype("datetime64[us]"))
+    if are(timedelta, np.timedelta64):  # numpy's durations are integers of any unit, too
+        return of_durations(name, a)
     if are(Real, Decimal, np.bool_):
         numbers = np.full(len(a), np.nan)
         try:
@@ -282,14 +288,19 @@ def of_objects(name: str, a: np.ndarray) -> Column:
         except OverflowError as error:
             refuse_large(f"Column {name} of X", error)
         return of_numbers(name, numbers)
-    a = a.copy()
-    a[missing] = None
     if are(date):
         return of_dates(name, a, missing)
-    if are(timedelta):
-        return of_array(name, a.astype("timedelta64[us]"))
     found = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise TypeError(unreadable(name, found))
+
+
+def of_durations(name: str, a: np.ndarray) -> Column:
+    """Return a column of durations, in days, from an array (n,) of numpy's or of objects."""
+    try:
+        lengths = a.astype("timedelta64[us]") if a.dtype.kind == "O" else a
+        return Column(name, DURATION, lengths / DAY)
+    except TypeError as error:
+        raise TypeError(unreadable(name, "durations in months or years")) from error
 
 
 def of_dates(name: str, a: np.ndarray, missing: np.ndarray) -> Column:

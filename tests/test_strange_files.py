@@ -2571,6 +2571,21 @@ def test_regressors_of_others_in_one_another_predict_in_linear_time(tmp_path, mo
     assert rows == [1] * 8 + [len(X)]
 
 
+def test_a_file_that_does_not_fit_into_memory_is_named(tmp_path, monkeypatch):
+    """As one of 20 GB, most of which no disk holds, on a machine with less."""
+    path = tmp_path / "model"
+    SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, Y).save(path)
+
+    def has_none(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(skgpstoch.persistence.file, "read_state", has_none)
+    with pytest.raises(
+        MemoryError, match=f"model' cannot be loaded: a file of {path.stat().st_size:,}"
+    ):
+        skgpstoch.load(path)
+
+
 @pytest.mark.slow
 def test_models_within_others_say_so_too(tmp_path):
     inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)

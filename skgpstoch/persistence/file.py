@@ -145,6 +145,8 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     ValueError
         If the file is damaged, was altered, has a later format, needs `objects` that are not given,
         has numbers that are not finite, or asks for more memory or time than a model needs.
+    MemoryError
+        If the file does not fit into memory.
 
     Examples
     --------
@@ -166,6 +168,12 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
             is_told = is_raised_by_us(error)
             why = str(error)[:LONGEST_MESSAGE] if is_told else "it is damaged, or was altered"
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {why}.") from error
+        except MemoryError as error:
+            size = os.fstat(file.fileno()).st_size
+            raise MemoryError(
+                f"{os.fspath(path)!r} cannot be loaded: a file of {size:,} bytes and its model need "
+                "more memory than there is."
+            ) from error
     return estimator
 
 

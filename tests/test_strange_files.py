@@ -2580,9 +2580,7 @@ def test_a_file_that_does_not_fit_into_memory_is_named(tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(skgpstoch.persistence.file, "read_state", has_none)
-    with pytest.raises(
-        MemoryError, match=f"model' cannot be loaded: a file of {path.stat().st_size:,}"
-    ):
+    with pytest.raises(MemoryError, match=f"model' cannot be loaded: its {path.stat().st_size:,}"):
         skgpstoch.load(path)
 
 

@@ -171,8 +171,8 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
         except MemoryError as error:
             size = os.fstat(file.fileno()).st_size
             raise MemoryError(
-                f"{os.fspath(path)!r} cannot be loaded: a file of {size:,} bytes and its model need "
-                "more memory than there is."
+                f"{os.fspath(path)!r} cannot be loaded: its {size:,} bytes and its model need more "
+                "memory than there is."
             ) from error
     return estimator
 

@@ -745,7 +745,9 @@ def test_steps_wait_once_at_most(name, steps):
     assert len(steps) >= 3
     later = steps[1:]
     most = 2 if name == "dlm product" else 1  # which draws twice, and asks each time if all are
-    assert max(step.waits for step in steps) <= most
+    of_sweeps = steps[::2] if name == "qsgp" else []  # which asks for sizes, to choose a type
+    for step in steps:
+        assert step.waits <= most + (step in of_sweeps)
     assert max(step.to_host for step in steps) <= 1
     assert max(step.to_device for step in later) == 0, later
     assert min(step.operations for step in steps) > 20

@@ -236,12 +236,14 @@ def test_rows_at_one_place_are_held_out_together():
 
 
 def test_places_are_groups_unless_they_are_few():
-    X, y = np.repeat(np.arange(20.0), 3)[:, None], np.arange(60.0)[:, None]
+    X, y = np.repeat(np.arange(12.0), 20)[:, None], np.arange(240.0)[:, None]
     place = with_places(Data(X, y)).cluster
     assert_array_equal(place[:, None] == place, X == X.T)
-    grouped = Data(X, y, cluster=np.arange(60))
-    for data in (Data(y, y), Data(np.floor(X / 2.0), y), grouped):  # all differ, few, groups
+    grouped = Data(X, y, cluster=np.arange(240))
+    levels = np.hstack([X // 4.0, X % 4.0])  # 3 × 4 of them
+    for data in (Data(y, y), Data(X % 9.0, y), Data(levels, y), grouped):
         assert with_places(data) is data
+    assert with_places(Data(levels[::7], y[::7])).cluster is not None  # about three rows a place
 
 
 def moved(model, seeds=(None, 1)):

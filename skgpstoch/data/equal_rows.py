@@ -59,6 +59,8 @@ MANY_VALUES = 0.25  # distinct ones for each row, which hardly agree by chance
 MOST_UNEQUAL = 200  # columns
 HARDLY_ANY = 0.1  # of rows that agree in X
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
+FEWEST_PLACES = 10  # distinct inputs, of which rows are held out together
+OWN_VALUES = 0.9  # of a column, for each distinct input, where it tells these apart
 FEWEST_TWINS = 10  # rows with a twin, of which fewer may agree by chance
 
 
@@ -133,15 +135,18 @@ def observations(data: Data, most: int | None = None) -> tuple[Data, np.ndarray]
 def with_places(data: Data) -> Data:
     """Return rows whose groups are rows with equal inputs, unless they have groups.
 
-    Where inputs are few, as doses are, new rows have the same ones, so each row is held out alone;
-    so it is among more than `MERGED_ROWS` rows.
+    A row alone is held out where there are fewer than ten places, or few of them in a table of
+    levels, in which no column has a value for each: new rows have the same inputs. So it is among
+    more than `MERGED_ROWS` rows.
     """
     if data.cluster is not None or len(data) > MERGED_ROWS:
         return data
     inputs, place = np.unique(digests([data.X]), return_inverse=True)
-    if not FEW_SHARED * len(data) < len(inputs) < len(data):
+    n = len(inputs)
+    if not FEWEST_PLACES <= n < len(data):
         return data
-    return replace(data, cluster=place.ravel())
+    are_few, most = n <= FEW_SHARED * len(data), max(n_distinct(c[:, None]) for c in data.X.T)
+    return data if are_few and most < OWN_VALUES * n else replace(data, cluster=place.ravel())
 
 
 def observed_targets(data: Data) -> np.ndarray:

@@ -258,8 +258,8 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     weights, Adam with one cycle, the inputs and a constant beside the network's outputs, and
     several networks if rows are few. The noise and the signal variance are chosen on rows that the
     networks have not seen, because the marginal likelihood of a deep kernel overfits. Rows with
-    equal inputs are held out together, unless inputs are as few as one for five rows, as doses are;
-    intervals are then those of new rows with the same inputs.
+    equal inputs are held out together, unless there are fewer than ten inputs, or few in a table of
+    levels; intervals are then those of new rows with the same inputs.
 
     References
     ----------

@@ -36,6 +36,7 @@ from .kernel_choice import KernelChoice
 from .networks import Network, network_features
 from .plan import Folds, Plan, Sizes, Start, Training, epochs, load_fitted
 from .recipe import Problem, Recipe, check_shared_noise
+from .row_findings import of_places
 
 GAUSSIAN = Gaussian()
 MAX_FEATURES = 20_000  # the closing pass takes O(n D² + D³) time and D² numbers
@@ -321,6 +322,8 @@ class EvidenceRecipe(ExactRecipe):
         of_network = "Give more or wider hidden_layer_sizes."
         of_kernel = f"Raise n_components, now {self.n_components}."
         advice = of_network if self.kernel.expression is None else of_kernel
+        if self.network is not None and fitted.whole is not None:
+            yield from of_places(fitted.whole.X)
         kernel = None if self.network else self.fitted_kernel(fitted.posterior)
         yield from error_findings(fitted, kernel, advice, self.is_trained(fitted))
 

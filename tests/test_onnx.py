@@ -333,8 +333,9 @@ BY_ROW = RowWeights(np.array([0.6, 0.15, 0.25]), 1.5, 0.7, 5.0, 0.4)
 
 @pytest.fixture(scope="module")
 def table():
-    """Numbers that are missing, and heavy tails."""
-    given = np.column_stack([X, np.exp(4.0 * X[:, 0]), np.ones(len(X))])
+    """Numbers that are missing, heavy tails, and a gap."""
+    apart = X[:, 0] + 1e3 * (np.arange(len(X)) % 2)
+    given = np.column_stack([X, np.exp(4.0 * X[:, 0]), np.ones(len(X)), apart])
     given[::6, 1] = np.nan
     return given
 
@@ -347,7 +348,7 @@ def test_the_default_with_its_calibration(table, discrete):
     model = AutoGaussianProcessRegressor(discrete=discrete, random_state=0).fit(table, target)
     assert (model.atoms_ is not None) == bool(discrete)
     new = table[:20] + 0.01
-    new[3, 1] = np.nan
+    new[3, 1], new[4:7, -1] = np.nan, (-1e4, 500.0, 1e300)
     assert_same_numbers(model, new)
 
 

@@ -13,7 +13,11 @@ from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from skgpstoch import GaussianProcessRegressor
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    GaussianProcessRegressor,
+)
 from skgpstoch.methods.automatic import process_fit
 from skgpstoch.methods.automatic.process import ExactProcessRegressor, usual_kernels
 from skgpstoch.methods.automatic.process_evidence import (
@@ -643,3 +647,18 @@ def test_many_large_errors_are_no_mistakes():
     model = ExactProcessRegressor(groups=[0, 1, 1, 1], random_state=0).fit(X, y)
     found = model.predict(np.unique(X[X[:, 0] == 0.0], axis=0))
     assert np.abs(found).max() < 0.4
+
+
+@pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
+def test_rows_in_two_far_groups(cls):
+    """In units of the deviation they were at two places: R² was .4, and shares of labels .7."""
+    rng = np.random.default_rng(0)
+    near = rng.uniform(-2.0, 2.0, (700, 2))
+    X = near + 1e3 * (rng.random((700, 1)) < 0.5)
+    y = np.sin(2.0 * near[:, 0]) + 0.5 * near[:, 1] + 0.2 * rng.standard_normal(700)
+    y = y if cls is AutoGaussianProcessRegressor else y > 0.0
+    found = [
+        cls(random_state=0).fit(rows[:200], y[:200]).score(rows[200:], y[200:])
+        for rows in (X, near)
+    ]
+    assert found[0] > found[1] - 0.1

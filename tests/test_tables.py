@@ -27,7 +27,7 @@ from skgpstoch.data.arrays import Scaling, quantiles
 from skgpstoch.data.categories import OneHot
 from skgpstoch.data.columns import columns_of, zone_name
 from skgpstoch.data.frames import join
-from skgpstoch.data.numeric import Dates, Numbers
+from skgpstoch.data.numeric import Dates, Numbers, gaps_of, without_gaps
 from skgpstoch.data.read_table import category_mask
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.data.target_means import (
@@ -822,6 +822,43 @@ def test_inputs_with_heavy_tails_are_tamed_whatever_their_unit():
     assert Z.std() < 4.0
     assert_array_equal(np.argsort(Z[:, 0]), np.argsort(x[:, 0]))
     assert_allclose(encoded(1e3 * x - 5.0, x[:, 0]), Z, atol=1e-6)
+
+
+def test_wide_gaps_between_groups_of_numbers_are_narrowed():
+    rng = np.random.default_rng(0)
+    near = rng.uniform(0.0, 2.0, 120)
+    x = near + np.repeat([-500.0, 0.0, 1e5], 40)
+    edges = [(x[part].min(), x[part].max()) for part in (slice(40), slice(40, 80), slice(80, 120))]
+    width = sum(high - low for low, high in edges)
+    Z = encoded(x[:, None], near)[:, 0]
+    assert_array_equal(np.argsort(Z), np.argsort(x))
+    assert_allclose(np.ptp(Z), 3.0 * width)  # of two gaps, each as wide as all groups
+    for part, (low, _) in zip((slice(40), slice(40, 80), slice(80, 120)), edges, strict=True):
+        assert_allclose(Z[part] - Z[part].min(), x[part] - low, atol=1e-9)
+    order = rng.permutation(np.repeat(np.arange(120), 2))  # copies, in any order
+    assert_array_equal(gaps_of(x[order]), gaps_of(x))
+    gaps, middle = gaps_of(x), 0.5 * (edges[1][1] + edges[2][0])
+    assert_allclose(without_gaps(np.array([middle]), gaps) - Z[40:80].max(), 0.5 * width)
+    encoder = TableEncoder()
+    found = encoder.fit_transform(np.where(near > 1.9, np.nan, x)[:, None], near)
+    assert found.shape == (120, 2)
+    assert np.ptp(found[:, 0]) < 4.0 * width
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.repeat([0.0, 1.0], 50),
+        np.arange(100.0) + 250.0 * (np.arange(100) > 50),  # not so wide
+        np.r_[np.arange(97.0), 1e6, 1e6 + 1.0, 1e6 + 2.0],  # a few outliers
+        np.exp(3.0 * np.random.default_rng(0).normal(size=300)),
+        np.r_[np.linspace(0.0, 1e-9, 50), 1.0 + np.linspace(0.0, 1e-9, 50)],  # rounding
+        np.r_[np.linspace(-1e308, -0.9e308, 50), np.linspace(1.7e308, 1.79e308, 50)],
+    ],
+    ids=["levels", "small", "outliers", "log-normal", "rounding", "huge"],
+)
+def test_other_columns_have_no_gaps(x):
+    assert gaps_of(x) is None
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ FEW_OF_ALL = 0.05
 STAND_INS = 8  # most known levels or numbers in place of a new or missing one
 MAGNITUDES = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles by which a column's reach is judged
 LONG_SIDE = 15.0  # times as far from the median to one side as to the other
+MOST_GAPS = 4  # of a column
+WIDEST_GAP, NARROWED = 3.0, 1.0  # times as wide as all that is beside the gaps
+LEAST_BESIDE = 1e-6  # of a gap, from which what is beside it is no rounding
+FEWEST_BESIDE, SHARE_BESIDE = 5, 0.05  # distinct values, and their share, between two gaps
+MOST_SORTED = 100_000  # numbers by which gaps are sought
 STEPS_OF_PERIOD = 2.0  # a period must be so many times the smallest difference of dates
 
 
@@ -88,6 +94,9 @@ class Numbers(Encoder):
         reaches far to the other side; the code is then asinh((x − offset)/scale).
     stand_ins : ndarray of shape (STAND_INS,) or None, default=None
         Quantiles of the numbers, if too few training rows lack one to tell what that means.
+    gaps : ndarray of shape (n_gaps, 3) or None, default=None
+        Where each wide gap between groups of numbers starts and ends, and the width that it has in
+        the code.
     """
 
     name: str
@@ -96,6 +105,7 @@ class Numbers(Encoder):
     flags: bool
     scaling: Scaling | None
     stand_ins: np.ndarray | None = None
+    gaps: np.ndarray | None = None
 
     @classmethod
     def fit(
@@ -113,14 +123,13 @@ class Numbers(Encoder):
         if len(values) == 0 or values.min() == values.max():
             fill = float(values[0]) if len(values) else 0.0
             return cls(name, fill, False, flags and len(values) > 0, None)
-        A = values[:, None]
-        quantile = Scaling.quantile(A, weight)
-        ruled = ruled_by_few(Scaling.standard(A, weight), quantile)[0]
-        fill = float(quantile.offset[0])
-        scaling = quantile if ruled else of_magnitudes(values, weight)
-        return cls(
-            name, fill, True, flags, scaling, of_stand_ins(values, weight) if is_few else None
-        )
+        fill, gaps = float(Scaling.quantile(values[:, None], weight).offset[0]), gaps_of(values)
+        near = without_gaps(values, gaps)
+        quantile = Scaling.quantile(near[:, None], weight)
+        ruled = ruled_by_few(Scaling.standard(near[:, None], weight), quantile)[0]
+        scaling = quantile if ruled else of_magnitudes(near, weight)
+        stand_ins = of_stand_ins(values, weight) if is_few else None
+        return cls(name, fill, True, flags, scaling, stand_ins, gaps)
 
     @property
     def width(self) -> int:
@@ -132,7 +141,8 @@ class Numbers(Encoder):
 
     def keeps(self, values: np.ndarray) -> bool:
         """Tell whether the encoder leaves a column unchanged."""
-        return self.varies and not self.flags and self.scaling is None and all_finite(values)
+        is_as_given = self.scaling is None and self.gaps is None
+        return self.varies and not self.flags and is_as_given and all_finite(values)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         if not self.flags and self.varies and np.isnan(values).any():
@@ -152,10 +162,11 @@ class Numbers(Encoder):
         return np.stack(parts, axis=1) if parts else np.empty((len(values), 0))
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
-        """Return numbers; with heavy tails, their inverse hyperbolic sine."""
+        """Return numbers without wide gaps; with heavy tails, their inverse hyperbolic sine."""
+        near = without_gaps(values, self.gaps)
         if self.scaling is None:
-            return values
-        return np.arcsinh((values - self.scaling.offset) / self.scaling.scale)
+            return near
+        return np.arcsinh((near - self.scaling.offset) / self.scaling.scale)
 
     def rows_by_level(self, part: np.ndarray) -> Iterator[Level]:
         """Yield two numbers, if there are no others, and missing values."""
@@ -194,6 +205,41 @@ def of_magnitudes(values: np.ndarray, weight: np.ndarray | None) -> Scaling | No
             if least < unit < np.inf and reach > LONG_SIDE * rest:
                 return Scaling(np.array([end]), np.array([unit]))
     return None
+
+
+def gaps_of(values: np.ndarray) -> np.ndarray | None:
+    """Return gaps between groups of numbers, (G, 3): start, end, and the width that is left.
+
+    Beside a gap that is many times as wide as all groups, the numbers of a group share one place,
+    as the coordinates of two towns or the times of two campaigns do in units of the standard
+    deviation.
+    """
+    found = np.unique(values[:: math.ceil(len(values) / MOST_SORTED)])
+    steps = np.diff(0.5 * found)  # which cannot overflow
+    order = np.argsort(-steps, kind="stable")[:MOST_GAPS]
+    least = max(FEWEST_BESIDE, SHARE_BESIDE * len(found))
+    for n_gaps in range(len(order), 0, -1):
+        places = np.sort(order[:n_gaps])
+        beside, sizes = np.delete(steps, places).sum(), np.diff([0, *(places + 1), len(found)])
+        is_wide = steps[places].min() / WIDEST_GAP > beside > LEAST_BESIDE * steps.max()
+        if is_wide and sizes.min() >= least:
+            middle = found[places] + steps[places]
+            ends = [(values[values < m].max(), values[values > m].min()) for m in middle]
+            kept = 2.0 * NARROWED * beside
+            with np.errstate(over="ignore"):  # a gap without end is left as it is
+                gaps = [(low, high, kept) for low, high in ends if kept < high - low < np.inf]
+            return np.array(gaps) if gaps else None
+    return None
+
+
+def without_gaps(values: np.ndarray, gaps: np.ndarray | None) -> np.ndarray:
+    """Return numbers whose gaps are as wide as :func:`gaps_of` says, in between linearly."""
+    if gaps is None:
+        return values
+    near = np.array(values, dtype=np.float64)
+    for start, end, kept in gaps:
+        near -= (end - start - kept) * np.clip((values - start) / (end - start), 0.0, 1.0)
+    return near
 
 
 def are_few(missing: np.ndarray, weight: np.ndarray | None) -> bool:

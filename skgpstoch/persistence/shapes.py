@@ -116,7 +116,7 @@ SHAPES = {
     ),
     "NetworkFeatures": "scale:-",
     "Noise": "alpha_of_rows:-|n",
-    "Numbers": "stand_ins:8",
+    "Numbers": "stand_ins:8 gaps:g3",
     "OnBranch": "low:p high:p",
     "OneHot": "means:l levels:=l",
     "OrthogonalFeatures": (

@@ -2571,6 +2571,30 @@ def test_regressors_of_others_in_one_another_predict_in_linear_time(tmp_path, mo
     assert rows == [1] * 8 + [len(X)]
 
 
+def test_models_with_transforms_are_not_deep_in_one_another(tmp_path):
+    """Each level asked the next one for quantiles, mean and density: seven took minutes a row."""
+    outer = model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, Y)
+    outer = ConstantVarianceRegressor(Ridge(), target_transform="yeo-johnson").fit(X, Y)
+    for _ in range(3):
+        inner, model = model, copy.copy(outer)
+        model.estimator_ = inner
+    model.save(tmp_path / "model")
+    last = copy.copy(outer)
+    last.estimator_, last.target_transform = model, None  # what was fitted counts
+    with pytest.raises(ValueError, match="more than 8 estimators are in one another"):
+        last.save(tmp_path / "model")
+
+
+def test_members_of_a_mixture_are_no_mixtures(tmp_path):
+    """Deviations were those of the first row, and as many as pairs of rows."""
+    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=1, random_state=0).fit(X, Y)
+    posterior = model.posterior_
+    model.posterior_ = copy.deepcopy(posterior)
+    model.posterior_.members[0] = posterior
+    with pytest.raises(ValueError, match="a MixturePosterior has a MixturePosterior as a member"):
+        model.save(tmp_path / "model")
+
+
 def test_a_file_that_does_not_fit_into_memory_is_named(tmp_path, monkeypatch):
     """As one of 20 GB, most of which no disk holds, on a machine with less."""
     path = tmp_path / "model"

@@ -76,7 +76,10 @@ class MixturePosterior(Posterior):
         self._n_rows = members[0].n_rows
 
     def check_parts(self) -> None:
-        """Raise a ValueError if members have another likelihood, as in edited files."""
+        """Raise a ValueError if members are no sparse models, or of other likelihoods."""
+        for part in self.members:
+            if not isinstance(part, SparsePosterior):
+                raise ValueError(f"a {type(self).__name__} has a {type(part).__name__} as a member")
         check_same_likelihood(self, *self.members)
 
     @property

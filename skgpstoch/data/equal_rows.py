@@ -25,6 +25,7 @@ import numpy as np
 
 from .arrays import row_blocks
 from .messages import warn
+from .numeric import gaps_of, without_gaps
 from .rows import Data
 
 Merging = Literal["merge", "merge many", "copies last", "keep", "as given"]
@@ -145,8 +146,13 @@ def with_places(data: Data) -> Data:
     n = len(inputs)
     if not FEWEST_PLACES <= n < len(data):
         return data
-    are_few, most = n <= FEW_SHARED * len(data), max(n_distinct(c[:, None]) for c in data.X.T)
-    return data if are_few and most < OWN_VALUES * n else replace(data, cluster=place.ravel())
+    are_levels = n <= FEW_SHARED * len(data) and not has_own_values(data.X, n)
+    return data if are_levels else replace(data, cluster=place.ravel())
+
+
+def has_own_values(X: np.ndarray, n_inputs: int) -> bool:
+    """Tell whether some column has a value for nearly every distinct input, unlike levels."""
+    return any(n_distinct(column[:, None]) >= OWN_VALUES * n_inputs for column in X.T)
 
 
 def observed_targets(data: Data) -> np.ndarray:
@@ -273,10 +279,13 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
         return found
     told = [c for c in (distinct.y, distinct.exposure, distinct.y_std) if c is not None]
     of_y = np.hstack([c.reshape(n, -1) for c in told])
-    parts = [*(binned(distinct.X[:, own]) for own in columns), binned(of_y)]
+    targets = digests([binned(of_y)]) * np.uint64(2 * len(columns) + 1)
+    if n - len(np.unique(targets)) < FEWEST_TWINS // 2:  # rows whose y another one has
+        return found
+    parts = [binned(distinct.X[:, own]) for own in columns]
     keys = [digests([part]) * np.uint64(2 * i + 1) for i, part in enumerate(parts)]
-    are_many = [len(np.unique(key)) > MANY_VALUES * n for key in keys]
-    inputs, targets = np.sum(keys[:-1], axis=0, dtype=np.uint64), keys[-1]
+    are_many = [len(np.unique(key)) > MANY_VALUES * n for key in (*keys, targets)]
+    inputs = np.sum(keys, axis=0, dtype=np.uint64)
     for j in (None, *range(min(len(columns), MOST_UNEQUAL))):
         if sum(are_many) - (j is not None and are_many[j]) < 2:
             continue
@@ -293,8 +302,9 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
 
 
 def binned(columns: np.ndarray) -> np.ndarray:
-    """Return numbers (n, c) in steps of 1e-5 of the spread of the middle four fifths."""
-    known = np.nan_to_num(np.asarray(columns, dtype=np.float64).reshape(len(columns), -1))
+    """Return numbers (n, c) in steps of 1e-5 of the spread of the middle four fifths, but gaps."""
+    given = np.nan_to_num(np.asarray(columns, dtype=np.float64).reshape(len(columns), -1))
+    known = np.column_stack([without_gaps(column, gaps_of(column)) for column in given.T])
     low, high = np.quantile(known, (0.1, 0.9), axis=0)
     widest = np.ptp(known, axis=0)
     spread = np.where(high > low, high - low, np.where(widest > 0.0, widest, 1.0))

@@ -39,7 +39,7 @@ from ..training.recipes.recipe import Recipe
 from ..training.recipes.row_findings import of_twins
 from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from .context import IS_JUDGED, fitting, numeric_context
+from .context import IS_JUDGED, fitting, numeric_context, warn_of
 from .first_rank import fit_on_first, training_together
 from .importances import InputSpread, posterior_importances, representative_rows
 from .opening import note_read, opened
@@ -362,7 +362,7 @@ def check_finite(estimator: Any, X: Tensor, rows: Rows) -> None:
 def fit_here(estimator: BaseGP, recipe: Recipe, table: Table) -> None:
     """Fit to rows that are all here, and warn of what is wrong with the fit."""
     estimator._fit(recipe, table.data)
-    estimator._diagnosis.warn()
+    warn_of(estimator)
     held_out: Any = getattr(estimator, "held_out_", None)
     if held_out is not None and table.numbers is not None:
         estimator.held_out_ = held_out.known_by(table.numbers)

@@ -50,6 +50,12 @@ def judged() -> Iterator[None]:
         IS_JUDGED.reset(token)
 
 
+def warn_of(estimator: Any) -> None:
+    """Warn of what is wrong with a fit; the caller does so of the fits that it judges and keeps."""
+    if not IS_JUDGED.get():
+        estimator._diagnosis.warn()
+
+
 @contextlib.contextmanager
 def numeric_context() -> Iterator[None]:
     """Disable an autocast around the call, because types are arguments here."""

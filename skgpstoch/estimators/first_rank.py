@@ -34,6 +34,7 @@ from ..training.interrupts import (
     tell,
     was_interrupted,
 )
+from .context import warn_of
 
 AFTER_TRAINING = "The fit was interrupted after training had ended; the model is complete."
 BEAT = 0.5  # seconds between two signs of life of rank 0, while the others wait for its fit
@@ -57,7 +58,7 @@ def training_together(estimator: Any, group: Group) -> Iterator[None]:
             yield
             adopt(estimator, group)
             is_late = is_marked()
-        estimator._diagnosis.warn()
+        warn_of(estimator)
     if is_late:
         tell(AFTER_TRAINING)
 

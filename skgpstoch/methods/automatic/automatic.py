@@ -421,11 +421,10 @@ def of_time(max_time: float | None, deadline: Deadline | None, first: float) -> 
 def diagnosis_of(
     n_rows: int, n_features: int, models: dict[str, Any], of_fit: Iterable[Finding] = ()
 ) -> Diagnosis:
-    """Return findings on rows, fit and models; warn of those that no model has warned of."""
-    of_all = [*of_rows(n_rows, learns=True), *of_features(n_rows, n_features), *of_fit]
-    found = Diagnosis(of_all)
-    of_models = Diagnosis.of_parts(models)
-    said = {finding.text for finding in of_models.problems}
-    Diagnosis(finding for finding in found if finding.text not in said).warn()
+    """Return findings on rows, fit and models, and warn of them."""
+    found = [*of_rows(n_rows, learns=True), *of_features(n_rows, n_features), *of_fit]
     of_rows_alone = {finding.name for finding in found}
-    return Diagnosis([*found, *(f for f in of_models if f.name not in of_rows_alone)])
+    of_models = Diagnosis.of_parts(models)
+    diagnosis = Diagnosis([*found, *(f for f in of_models if f.name not in of_rows_alone)])
+    diagnosis.warn()
+    return diagnosis

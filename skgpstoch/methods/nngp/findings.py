@@ -27,6 +27,7 @@ OF_WEIGHTS = (
     "such as Matern(nu=2.5), or use SVGPRegressor."
 )
 MISSED = "Start from another length_scale, or use AutoGaussianProcessRegressor."
+MISSED_BY_DEFAULT = "Give columns along which y varies smoothly, such as ranks; or raise max_time."
 MOST_TRIALS = 150.0
 APART_WITHOUT_NOISE = 1e-3  # difference of y, in deviations, that then contradicts
 
@@ -44,7 +45,8 @@ def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     weight = data.row_counts[rows]
     pairs = pairs_of(data.X[rows], weight, lambda some: error[some])
     noise = fitted.posterior.likelihood.noise_variance.detach().numpy()
-    yield from of_errors(*pairs, noise, MISSED, is_trained)
+    advice = MISSED_BY_DEFAULT if IS_JUDGED.get() else MISSED
+    yield from of_errors(*pairs, noise, advice, is_trained)
     if data.weight is not None and fitted.transformer is None and not IS_JUDGED.get():
         of_rows = data.y[rows], error, weight
         yield from of_mean_errors(fitted, *of_rows, "left-out", OF_WEIGHTS)

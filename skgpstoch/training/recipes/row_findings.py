@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...data.arrays import OUTER, Scaling, quantiles
-from ...data.equal_rows import n_distinct, twins
+from ...data.equal_rows import has_own_values, n_distinct, twins
 from ...data.findings import Finding
 from ...data.rows import Data
 from .findings import SHOWN_COLUMNS, WIDE, stride
@@ -126,6 +126,8 @@ def of_far_count(y: np.ndarray, exposure: np.ndarray | None) -> Iterator[Finding
 def of_places(X: np.ndarray) -> Iterator[Finding]:
     """Yield how many distinct inputs there are to train networks at, where rows are enough.
 
+    Between levels there are no inputs.
+
     *Measured* at 12 places with 20 rows each: 90 % intervals of SCGD and MINIMAX at other places
     hold .49 to .72.
     """
@@ -133,7 +135,7 @@ def of_places(X: np.ndarray) -> Iterator[Finding]:
         return
     n = n_distinct(X)
     found = Finding("few places", "X", n, FEW_TO_LEARN)
-    if 2 < n < FEW_TO_LEARN:  # between two there is nothing
+    if 2 < n < FEW_TO_LEARN and has_own_values(X, n):
         found = found._replace(
             severity="problem",
             text=f"{n} distinct inputs are too few to train networks. At other inputs, intervals "

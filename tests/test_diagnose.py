@@ -5,6 +5,7 @@ import pickle
 import re
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,7 +40,9 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.findings import Diagnosis, Finding, cells
+from skgpstoch.estimators.context import judged
 from skgpstoch.maths.exact_solver import ExactSolver
+from skgpstoch.methods.automatic.automatic import diagnosis_of
 from skgpstoch.training.history import History
 from skgpstoch.training.recipes import error_findings, findings, row_findings
 from skgpstoch.training.recipes.plan import Training
@@ -638,6 +641,18 @@ def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     told = {"training", "missing noise"}  # of few epochs, and of kernels without noise
     assert {finding.name for finding in diagnosis.problems} <= told
     assert pickle.loads(pickle.dumps(model)).diagnose() == diagnosis
+
+
+def test_a_default_warns_of_the_models_that_it_keeps():
+    """Models warned while they raced, also those that were given up."""
+    found = Finding("errors alike", "y", 1.0, 0.4, "problem", "Errors are alike.", "Look.")
+    models = {"networks": SimpleNamespace(diagnose=lambda: Diagnosis([found]))}
+    said = said_by(lambda: diagnosis_of(3, 2, models))
+    assert said[0].startswith("3 rows are too few")
+    assert said[1:] == ["Errors are alike. Look."]
+    with judged():
+        assert said_by(lambda: SVGPRegressor().fit(np.eye(3), [0.0, 1.0, 2.0])) == []
+    assert said_by(lambda: SVGPRegressor().fit(np.eye(3), [0.0, 1.0, 2.0]))
 
 
 @pytest.mark.slow

@@ -830,7 +830,7 @@ def test_wide_gaps_between_groups_of_numbers_are_narrowed():
     x = near + np.repeat([-500.0, 0.0, 1e5], 40)
     edges = [(x[part].min(), x[part].max()) for part in (slice(40), slice(40, 80), slice(80, 120))]
     width = sum(high - low for low, high in edges)
-    Z = encoded(x[:, None], near)[:, 0]
+    Z = encoded(x[:, None], near)[:, 1]
     assert_array_equal(np.argsort(Z), np.argsort(x))
     assert_allclose(np.ptp(Z), 3.0 * width)  # of two gaps, each as wide as all groups
     for part, (low, _) in zip((slice(40), slice(40, 80), slice(80, 120)), edges, strict=True):
@@ -841,8 +841,11 @@ def test_wide_gaps_between_groups_of_numbers_are_narrowed():
     assert_allclose(without_gaps(np.array([middle]), gaps) - Z[40:80].max(), 0.5 * width)
     encoder = TableEncoder()
     found = encoder.fit_transform(np.where(near > 1.9, np.nan, x)[:, None], near)
-    assert found.shape == (120, 2)
-    assert np.ptp(found[:, 0]) < 4.0 * width
+    assert found.shape == (120, 3)
+    assert np.ptp(found[:, 1]) < 4.0 * width
+    asked = [*encoder.rows_asked(np.array([[middle], [-500.0], [0.5], [3e4]]))]
+    assert [finding.value for finding in asked] == [0.5, 0.5]
+    assert "in a gap between groups" in asked[1].text
 
 
 @pytest.mark.parametrize(

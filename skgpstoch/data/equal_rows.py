@@ -57,8 +57,8 @@ MOST_COUNTED = 0.9  # distinct rows for each row, from which weights can be coun
 MOST_COPIES = 1e5  # mean weight beyond which weights of single observations are no counts
 SAME_STEP = 1e-5  # of the spread of a column
 MANY_VALUES = 0.25  # distinct ones for each row, which hardly agree by chance
-MOST_UNEQUAL = 200  # columns
-HARDLY_ANY = 0.1  # of rows that agree in X
+MOST_UNEQUAL = 200  # columns among which twins are sought, which takes 8 ms for each
+HARDLY_ANY, LEAST_DIFFERING = 0.1, 3.0  # of rows that agree in X, and would differ in y by chance
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
 FEWEST_PLACES = 10  # distinct inputs, of which rows are held out together
 OWN_VALUES = 0.9  # of a column, for each distinct input, where it tells these apart
@@ -275,7 +275,7 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
     distinct, by_chance = copies_merged(data)
     found: tuple[float, int | None] = (0.0, None)
     n = len(distinct)
-    if by_chance or not FEWEST_COPIED < n <= MERGED_ROWS:
+    if by_chance or not FEWEST_COPIED < n <= MERGED_ROWS or len(columns) > MOST_UNEQUAL:
         return found
     told = [c for c in (distinct.y, distinct.exposure, distinct.y_std) if c is not None]
     of_y = np.hstack([c.reshape(n, -1) for c in told])
@@ -286,7 +286,9 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
     keys = [digests([part]) * np.uint64(2 * i + 1) for i, part in enumerate(parts)]
     are_many = [len(np.unique(key)) > MANY_VALUES * n for key in (*keys, targets)]
     inputs = np.sum(keys, axis=0, dtype=np.uint64)
-    for j in (None, *range(min(len(columns), MOST_UNEQUAL))):
+    of_target = np.unique(targets, return_counts=True)[1] / n
+    differing = 1.0 - float(of_target @ of_target)  # pairs of rows that differ in y, by chance
+    for j in (None, *range(len(columns))):
         if sum(are_many) - (j is not None and are_many[j]) < 2:
             continue
         others = inputs if j is None else inputs - keys[j]
@@ -296,15 +298,17 @@ def twins(data: Data, columns: Sequence[slice]) -> tuple[float, int | None]:
             continue
         # Where y depends on the column in which rows differ, few agree in y, by chance.
         n_inputs = len(np.unique(others))
-        if len(counts) - n_inputs < HARDLY_ANY * (n - n_inputs):
+        expected = differing * (n - n_inputs)
+        if expected >= LEAST_DIFFERING and len(counts) - n_inputs < HARDLY_ANY * expected:
             found = n_twins / n, j
     return found
 
 
 def binned(columns: np.ndarray) -> np.ndarray:
     """Return numbers (n, c) in steps of 1e-5 of the spread of the middle four fifths, but gaps."""
-    given = np.nan_to_num(np.asarray(columns, dtype=np.float64).reshape(len(columns), -1))
-    known = np.column_stack([without_gaps(column, gaps_of(column)) for column in given.T])
+    known = np.nan_to_num(np.array(columns, dtype=np.float64).reshape(len(columns), -1))
+    for column in known.T:
+        column[:] = without_gaps(column, gaps_of(column))
     low, high = np.quantile(known, (0.1, 0.9), axis=0)
     widest = np.ptp(known, axis=0)
     spread = np.where(high > low, high - low, np.where(widest > 0.0, widest, 1.0))

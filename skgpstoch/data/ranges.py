@@ -26,7 +26,10 @@ def ranges_of(columns: Sequence[Column]) -> np.ndarray:
 
 
 def of_rows_asked(
-    columns: Sequence[Column], ranges: np.ndarray, levels: Sequence[set | None]
+    columns: Sequence[Column],
+    ranges: np.ndarray,
+    levels: Sequence[set | None],
+    gaps: Sequence[np.ndarray | None],
 ) -> Iterator[Finding]:
     """Yield how many rows are far from training rows in any column, then in which.
 
@@ -38,8 +41,10 @@ def of_rows_asked(
         Least and largest numbers of the training rows.
     levels : sequence of set or None
         Their levels; None for a column that is no category.
+    gaps : sequence of ndarray of shape (n_gaps, 3) or None
+        Wide gaps between groups of their numbers, and the width of all groups.
     """
-    far = np.stack([*map(is_far, columns, ranges, levels)])  # (d, n)
+    far = np.stack([*map(is_far, columns, ranges, levels, gaps)])  # (d, n)
     share = far.any(0).mean()
     n = int(far.any(0).sum())
     text = f"Of {far.shape[1]:,} rows, {n:,} {verb(n)} far from the training rows."
@@ -50,18 +55,25 @@ def of_rows_asked(
     for j in np.argsort(-shares, kind="stable")[:MOST_NAMED]:
         if shares[j]:
             n = int(far[j].sum())
-            text = f"Of these, {n:,} {verb(n)} {said_of(columns[j], ranges[j])}."
+            beside = "" if gaps[j] is None else ", or in a gap between groups of them"
+            text = f"Of these, {n:,} {verb(n)} {said_of(columns[j], ranges[j])}{beside}."
             where = f"column {columns[j].name}"
             yield Finding(ROWS_ASKED, where, float(shares[j]), np.inf, "note", text)
 
 
-def is_far(column: Column, ends: np.ndarray, known: set | None) -> np.ndarray:
-    """Return the mask (n,) of rows with a new level, or a number well outside the range."""
+def is_far(
+    column: Column, ends: np.ndarray, known: set | None, gaps: np.ndarray | None
+) -> np.ndarray:
+    """Return the mask (n,) of rows with a new level, or a number well outside range or groups."""
     if known is not None:
         return is_unknown(column, known)
     low, high = ends
     more = BEYOND * high - BEYOND * low
-    return (column.values < low - more) | (column.values > high + more)  # not if missing
+    x = column.values
+    far = (x < low - more) | (x > high + more)  # not if missing
+    for start, end, width in () if gaps is None else gaps:
+        far |= (x > start + BEYOND * width) & (x < end - BEYOND * width)
+    return far
 
 
 def verb(n: int) -> str:

@@ -72,8 +72,8 @@ class TableEncoder:
     - Numbers stay as they are; booleans become 0 and 1. A missing number becomes the median, and a
       further column flags it. If a few rows dominate the variance of a column, it becomes
       asinh((x − median)/width), with the width from quantiles; if it reaches far to one side, with
-      the other end in the median's place. Gaps between groups of numbers that are more than three
-      times as wide as all groups together become as wide as these.
+      the other end in the median's place. If there are gaps between groups of numbers that are more
+      than three times as wide as all groups together, a further column has gaps as wide as these.
     - Dates become days, with sine and cosine of the periods (day, week, year) that they cover. If
       rows share days, at least four rows each day on average and ten days, a further column has the
       effect of the day given the other columns, as of a level below.
@@ -353,7 +353,9 @@ class TableEncoder:
     def rows_asked(self, X: Any) -> Iterator[Finding]:
         """Yield how many rows of X, as :meth:`transform` takes it, are far from training rows."""
         columns = self._table(X).columns[: len(self.names)]
-        yield from of_rows_asked(columns, self.ranges, self.levels[: len(self.names)])
+        gaps = [getattr(encoder, "gaps", None) for encoder in self.encoders]
+        n = len(self.names)
+        yield from of_rows_asked(columns, self.ranges, self.levels[:n], gaps[:n])
 
     @property
     def missing_columns(self) -> list[int]:

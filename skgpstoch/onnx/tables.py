@@ -190,11 +190,14 @@ def numbers(encoder: Numbers, column: Value) -> list[Value]:
     """Encode a column of numbers (N, 1)."""
     x, parts = filled(column, encoder.fill), []
     if encoder.varies:
-        scaling, near = encoder.scaling, x
-        for start, end, kept in () if encoder.gaps is None else encoder.gaps.tolist():
-            share = ((x - start) / (end - start)).at_least(0.0).at_most(1.0)
-            near = near - share * (end - start - kept)
-        parts.append(near if scaling is None else arcsinh((near - scaling.offset) / scaling.scale))
+        scaling = encoder.scaling
+        parts.append(x if scaling is None else arcsinh((x - scaling.offset) / scaling.scale))
+    if encoder.gaps is not None:
+        near = x
+        for start, end, kept in encoder.gaps.tolist():
+            within = x.at_least(start).at_most(end)
+            near = near - (within - start) * (1.0 - kept / (end - start))
+        parts.append(near)
     if encoder.flags:
         parts.append(column.graph.where(is_there(column), 0.0, 1.0))
     return parts

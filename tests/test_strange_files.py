@@ -2585,6 +2585,16 @@ def test_models_with_transforms_are_not_deep_in_one_another(tmp_path):
         last.save(tmp_path / "model")
 
 
+def test_models_of_a_default_are_no_defaults(tmp_path):
+    """Each puts known levels in place of new ones: of seven a row took gigabytes."""
+    outer = AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(X, Y)
+    model = copy.copy(outer)
+    model.estimators_ = {"process": outer}
+    model.weights_ = model.mean_weights_ = np.ones(1)
+    with pytest.raises(ValueError, match=r"'process'\], a Auto.*, holds others"):
+        model.save(tmp_path / "model")
+
+
 def test_members_of_a_mixture_are_no_mixtures(tmp_path):
     """Deviations were those of the first row, and as many as pairs of rows."""
     model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=1, random_state=0).fit(X, Y)

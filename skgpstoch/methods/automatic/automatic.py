@@ -176,7 +176,12 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     """Number of rows up to which there are other models than networks, or scouts."""
 
     def _check_parts(self) -> None:
-        """Raise a ValueError if leaderboard and report are none of ours."""
+        """Raise a ValueError if models hold others, or leaderboard and report are none of ours."""
+        for name, model in getattr(self, "estimators_", {}).items():
+            if hasattr(model, "estimators_") or hasattr(model, "estimator_"):
+                raise ValueError(
+                    f"estimators_[{name!r}] is a {type(model).__name__}, not one model"
+                )
         scores = getattr(self, "scores_", {})
         columns = scores.values() if isinstance(scores, dict) else [None]
         if not all(isinstance(c, list) and len(c) <= MOST_MODELS for c in columns):

@@ -179,9 +179,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         """Raise a ValueError if models hold others, or leaderboard and report are none of ours."""
         for name, model in getattr(self, "estimators_", {}).items():
             if hasattr(model, "estimators_") or hasattr(model, "estimator_"):
-                raise ValueError(
-                    f"estimators_[{name!r}] is a {type(model).__name__}, not one model"
-                )
+                raise ValueError(f"estimators_[{name!r}], a {type(model).__name__}, holds others")
         scores = getattr(self, "scores_", {})
         columns = scores.values() if isinstance(scores, dict) else [None]
         if not all(isinstance(c, list) and len(c) <= MOST_MODELS for c in columns):

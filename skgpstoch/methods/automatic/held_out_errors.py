@@ -103,8 +103,9 @@ def of_sizes(held_out: HeldOutPredictions, X: np.ndarray, weight: np.ndarray) ->
     if found.value > limit:
         is_misfit = np.abs(signed).max() > limit  # f is missed, and not its noise
         y = held_out.mean[rows] + error
-        unit = np.maximum(np.ptp(y, axis=0), tiny)  # squares do not overflow
-        left = np.std(error / unit, axis=0) / np.maximum(np.std(y / unit, axis=0), tiny)
+        unit = np.maximum(np.ptp(y, axis=0), np.abs(error).max(0))  # squares do not overflow
+        unit = np.maximum(unit, tiny)
+        left = np.std(error / unit, axis=0) / np.maximum(np.std((y - y[0]) / unit, axis=0), tiny)
         found = found._replace(
             severity="problem" if left.max() > LITTLE_LEFT and not is_misfit else "note",
             text="Errors are larger in some regions of X than predicted, and smaller in others: "

@@ -488,7 +488,14 @@ def test_only_the_index_columns_of_pandas_are_left_out(tmp_path):
     assert ParquetRows([path, other], "y", ["a"]).roles.features == ["a"]
     assert ParquetRows([path, other], "y").roles.features == ["a"]
     table = pq.read_table(path)
-    for told in (b"{", b"[]", b'{"index_columns": 1}', b"[" * 100_000, b"\xff"):
+    for told in (
+        b"{",
+        b"[]",
+        b'{"index_columns": 1}',
+        b'{"index_columns": "a"}',
+        b"[" * 100_000,
+        b"\xff",
+    ):
         pq.write_table(table.replace_schema_metadata({b"pandas": told}), path)
         assert ParquetRows(path, "y").roles.features == ["a", "id"]
 

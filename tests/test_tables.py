@@ -529,6 +529,7 @@ def test_strings_that_are_no_categories(people):
             "times of several time zones",
         ),
         ([dt.date(2020, 1, 1), "today"], "date, str"),
+        ([np.timedelta64(1, "D"), 2.0], "float, timedelta64"),
         ([np.timedelta64(1, "M"), np.timedelta64(2, "Y")], "durations in months or years"),
     ],
 )

@@ -281,7 +281,7 @@ def of_objects(name: str, a: np.ndarray) -> Column:
         return of_array(name, a.astype("datetime64[us]"))
     if are(timedelta, np.timedelta64):  # numpy's durations are integers of any unit, too
         return of_durations(name, a)
-    if are(Real, Decimal, np.bool_):
+    if are(Real, Decimal, np.bool_) and np.timedelta64 not in kinds:
         numbers = np.full(len(a), np.nan)
         try:
             numbers[~missing] = [float(value) for value in a[~missing].tolist()]

@@ -276,7 +276,8 @@ def index_names(schema: Any) -> set[str]:
     """Return the columns of pandas' index, which are not features, as far as the file tells."""
     try:
         told = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-        named = {name for name in told if isinstance(name, str)}  # of a range there is no column
+        listed = told if isinstance(told, list) else []
+        named = {name for name in listed if isinstance(name, str)}  # a range has no column
     except (KeyError, TypeError, ValueError, RecursionError):  # any bytes may stand there
         named = set()
     return {name for name in schema.names if name in named or INDEX.fullmatch(name)}

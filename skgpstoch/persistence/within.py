@@ -21,7 +21,7 @@ from .registry import PACKAGE, TRANSFORMERS, is_parameter, package_of
 MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice as long for each
 ONE_OF_OURS = 0.3  # that one of ours counts for; three hold as many others as one does
 WITH_TRANSFORM = 2.5  # that one with target_transform counts for, which asks the next one thrice
-TRANSFORMS = "target_transform", "target_transformer_"
+HOLD_TRANSFORMS = "target_transform", "target_transformer_"
 IN_A_PIPELINE = 2.0  # that a pipeline counts for
 MOST_IN_A_PIPELINE = 16  # of pipelines; each quantile of y takes them all some hundred times
 OUTPUTS = "p"  # their axis in `SHAPES`
@@ -170,7 +170,7 @@ def weight(value: Any) -> float:
     if not isinstance(value, BaseEstimator):
         return 0.0
     if package_of(type(value)) == PACKAGE:
-        given = (getattr(value, name, None) for name in TRANSFORMS)
+        given = (getattr(value, name, None) for name in HOLD_TRANSFORMS)
         return WITH_TRANSFORM if any(each is not None for each in given) else ONE_OF_OURS
     return IN_A_PIPELINE if isinstance(value, Pipeline) else 1.0
 

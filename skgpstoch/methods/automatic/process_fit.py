@@ -15,7 +15,15 @@ from ...data.devices import HOST
 from ...data.held_out import HeldOutPredictions
 from ...data.known_errors import told_by
 from ...data.rows import Data, Rows
-from .process_evidence import LogPosterior, Process, ProcessRows, Shape, laplace_draws, search
+from .process_evidence import (
+    KERNEL_SHAPES,
+    LogPosterior,
+    Process,
+    ProcessRows,
+    Shape,
+    laplace_draws,
+    search,
+)
 from .student_mixture import LeftOut, Tails, calibrated
 
 NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
@@ -61,11 +69,15 @@ def fit_kernel(
     Hyper-parameters come from the rows with the numbers `searched`; their draws use `normals`
     (S, D). If there is one draw, the search starts where that of the kernel before ended: with 500
     rows .08 nats better on the mean of 14 tables, and a fifth quicker, but with 60 rows .01 worse.
+    That of the first kernel starts twice.
     """
-    start = shape.start(rows)
-    if before is not None and len(normals) == 1 and before.z.shape == start.shape:
-        start = before.z
-    z, some = settled(shape, rows.some(searched), start)
+    starts = [shape.start(rows)]
+    if len(normals) == 1:
+        if before is None:
+            starts += rough_optimum(shape, rows.some(searched))
+        elif before.z.shape == starts[0].shape:
+            starts = [before.z]
+    z, some = best_settled(shape, rows.some(searched), starts)
     found = [Conditioned.given(shape, z, rows)]
     precision = rows.precision
     if len(searched) < len(rows.y):  # the others are judged by the model of the searched ones
@@ -82,6 +94,30 @@ def fit_kernel(
     noise = torch.stack([rows.noise(process.theta) for process in processes])
     held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise.cpu().numpy())
     return FittedKernel(z, [process.to(HOST) for process in processes], tails, held_out)
+
+
+def rough_optimum(shape: Shape, rows: ProcessRows) -> list[np.ndarray]:
+    """Return a further start of the first kernel, if it is smooth: the optimum of the rough one.
+
+    A function with many periods between rows looks like noise to a smooth kernel where its search
+    starts. *Measured* on 450 rows of y = sin 20a + .3b + noise of .2: all kernels inherited that
+    optimum, with an RMSE of .75; now it is .22.
+    """
+    rough, start = KERNEL_SHAPES["rough"], shape.start(rows)
+    if shape.profile in (None, rough.profile) or rough.start(rows).shape != start.shape:
+        return []
+    return [search(LogPosterior(rough, rows), start)]
+
+
+def best_settled(
+    shape: Shape, rows: ProcessRows, starts: list[np.ndarray]
+) -> tuple[np.ndarray, ProcessRows]:
+    """Return the best z from several starts, and rows with precisions, which depend on it."""
+    found = [settled(shape, rows, start) for start in starts]
+    if len(found) == 1:
+        return found[0]
+    objective = LogPosterior(shape, rows)
+    return max(found, key=lambda each: objective(each[0], False)[0])
 
 
 def settled(shape: Shape, rows: ProcessRows, z: np.ndarray) -> tuple[np.ndarray, ProcessRows]:

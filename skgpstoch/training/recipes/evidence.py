@@ -323,7 +323,7 @@ class EvidenceRecipe(ExactRecipe):
         of_kernel = f"Raise n_components, now {self.n_components}."
         advice = of_network if self.kernel.expression is None else of_kernel
         if self.network is not None and fitted.whole is not None:
-            yield from of_places(fitted.whole.X)
+            yield from of_places(fitted.whole)
         kernel = None if self.network else self.fitted_kernel(fitted.posterior)
         yield from error_findings(fitted, kernel, advice, self.is_trained(fitted))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...data.arrays import OUTER, Scaling, quantiles
-from ...data.equal_rows import has_own_values, n_distinct, twins
+from ...data.equal_rows import FEW_SHARED, has_own_values, n_distinct, twins
 from ...data.findings import Finding
 from ...data.rows import Data
 from .findings import SHOWN_COLUMNS, WIDE, stride
@@ -123,19 +123,17 @@ def of_far_count(y: np.ndarray, exposure: np.ndarray | None) -> Iterator[Finding
     yield found
 
 
-def of_places(X: np.ndarray) -> Iterator[Finding]:
-    """Yield how many distinct inputs there are to train networks at, where rows are enough.
+def of_places(data: Data) -> Iterator[Finding]:
+    """Yield how many distinct inputs there are to train networks, with five targets each or more.
 
     Between levels there are no inputs.
 
     *Measured* at 12 places with 20 rows each: 90 % intervals of SCGD and MINIMAX at other places
     hold .49 to .72.
     """
-    if len(X) < FEW_TO_LEARN:
-        return
-    n = n_distinct(X)
+    n, n_pairs = n_distinct(data.X), n_distinct(np.hstack([data.X, data.y]))
     found = Finding("few places", "X", n, FEW_TO_LEARN)
-    if 2 < n < FEW_TO_LEARN and has_own_values(X, n):
+    if 2 < n < FEW_TO_LEARN and n <= FEW_SHARED * n_pairs and has_own_values(data.X, n):
         found = found._replace(
             severity="problem",
             text=f"{n} distinct inputs are too few to train networks. At other inputs, intervals "

@@ -22,7 +22,7 @@ MAGNITUDES = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles by which a column's reac
 LONG_SIDE = 15.0  # times as far from the median to one side as to the other
 MOST_GAPS = 4  # of a column
 WIDEST_GAP, NARROWED = 3.0, 1.0  # times as wide as all that is beside the gaps
-LEAST_GROUPS = 1e-6  # of a gap, from which what is beside it is no rounding
+LEAST_GROUPS = 1e-6  # width of all groups over that of a gap; less is rounding of levels
 FEWEST_BESIDE, SHARE_BESIDE = 5, 0.05  # distinct values, and their share, between two gaps
 TINY, LARGEST = 1e-300, 1e300  # half a gap
 STEPS_OF_PERIOD = 2.0  # a period must be so many times the smallest difference of dates
@@ -218,7 +218,7 @@ def gaps_of(values: np.ndarray) -> np.ndarray | None:
     """
     found = np.unique(values)
     half = np.diff(0.5 * found)  # of each step, which cannot overflow
-    order = np.argsort(-half, kind="stable")[:MOST_GAPS]
+    order = np.argsort(-half, kind="stable")[:MOST_GAPS]  # all wide ones must be left out at once
     least = max(FEWEST_BESIDE, SHARE_BESIDE * len(found))
     for n_gaps in range(len(order), 0, -1):
         places = np.sort(order[:n_gaps])

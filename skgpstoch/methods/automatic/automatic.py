@@ -177,7 +177,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
     def _check_parts(self) -> None:
         """Raise a ValueError if models hold others, or leaderboard and report are none of ours."""
-        for name, model in getattr(self, "estimators_", {}).items():
+        models = getattr(self, "estimators_", None)
+        for name, model in models.items() if isinstance(models, dict) else ():
             if hasattr(model, "estimators_") or hasattr(model, "estimator_"):
                 raise ValueError(f"estimators_[{name!r}], a {type(model).__name__}, holds others")
         scores = getattr(self, "scores_", {})

@@ -119,7 +119,7 @@ class ConstantVarianceRegressor(CallbackSupportMixin, MetaEstimatorMixin, Mixtur
 
     def _means(self, model: Any, X: Any) -> np.ndarray:
         """Return a regressor's predictions of rows, (n,); ask one row first if a file made it."""
-        if file_of(self) and _num_samples(X) > 1:  # so that in each other, each asks once more
+        if file_of(self) and _num_samples(X) > 1:  # of one row all would ask twice
             self._checked_means(model, _safe_indexing(X, [0]))
         return self._checked_means(model, X)
 

@@ -296,6 +296,23 @@ def test_rows_of_a_grid_are_no_twins():
     assert twins(Data(np.r_[X, X], np.zeros((400, 1))), each) == (0.0, None)  # exact copies
 
 
+def test_twins_are_more_than_chance_would_make():
+    """Visits of one patient with a rare outcome are no twins, nor are a few rows."""
+    rng = np.random.default_rng(0)
+    patients, y = rng.standard_normal((100, 3)), rng.standard_normal((100, 1))
+    X = np.column_stack([np.repeat(patients, 2, 0), rng.standard_normal(200)])
+    each = [slice(j, j + 1) for j in range(4)]
+    assert twins(Data(X, np.repeat(y, 2, 0)), each) == (1.0, 3)
+    rare = (rng.random((200, 1)) < 0.06).astype(float)
+    assert twins(Data(X, rare), each) == (0.0, None)
+    once = np.r_[X[::2], X[1:9:2]], np.r_[y, y[:4]]
+    assert twins(Data(*once), each) == (0.0, None)
+    once = np.r_[X[::2], X[1:13:2]], np.r_[y, y[:6]]
+    assert twins(Data(*once), each)[0] == pytest.approx(12 / 106)
+    other = np.r_[np.ones(100), np.full(6, 2.0)][:, None]
+    assert twins(Data(*once, exposure=other), each) == (0.0, None)
+
+
 @pytest.mark.parametrize(("spread", "severity"), [(1.0, "problem"), (30.0, "note"), (0.0, "fine")])
 def test_sizes_of_errors_at_near_rows(spread, severity):
     """They are logarithms, of errors in predicted deviations."""

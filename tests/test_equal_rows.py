@@ -243,6 +243,7 @@ def test_places_are_groups_unless_they_are_few():
     levels = np.hstack([X // 4.0, X % 4.0])  # 3 × 4 of them
     for data in (Data(y, y), Data(X % 9.0, y), Data(levels, y), grouped):
         assert with_places(data) is data
+    assert with_places(Data(X % 10.0, y)).cluster is not None
     assert with_places(Data(levels[::7], y[::7])).cluster is not None  # about three rows a place
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 import tracemalloc
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -2592,6 +2593,18 @@ def test_models_of_a_default_are_no_defaults(tmp_path):
     model.estimators_ = {"process": outer}
     model.weights_ = model.mean_weights_ = np.ones(1)
     with pytest.raises(ValueError, match=r"'process'\], a Auto.*, holds others"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("gap", [[5.0, 5.0, 1.0], [9.0, 5.0, 1.0], [1.0, 5.0, 9.0], None])
+def test_gaps_are_those_of_a_fit(gap, tmp_path):
+    """A million of them would take a pass over the rows each."""
+    model = AutoGaussianProcessRegressor(max_time=1, random_state=0)
+    model.fit(X + 1e3 * (np.arange(len(X)) % 2)[:, None], Y).save(tmp_path / "model")
+    encoder = model._encoder.encoders[0]
+    wrong = np.tile(encoder.gaps, (5, 1)) if gap is None else np.array([gap])
+    model._encoder.encoders[0] = replace(encoder, gaps=wrong)
+    with pytest.raises(ValueError, match="Numbers have gaps"):
         model.save(tmp_path / "model")
 
 

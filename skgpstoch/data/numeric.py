@@ -130,6 +130,14 @@ class Numbers(Encoder):
         stand_ins = of_stand_ins(values, weight) if is_few else None
         return cls(name, fill, True, flags, scaling, stand_ins, gaps_of(values))
 
+    def check_parts(self) -> None:
+        """Raise a ValueError if gaps are none of those that a fit finds, as in edited files."""
+        super().check_parts()
+        gaps = np.empty((0, 3)) if self.gaps is None else np.reshape(self.gaps, (-1, 3))
+        low, high, kept = gaps.T
+        if len(gaps) > MOST_GAPS or not ((low < high) & (kept > 0.0) & (kept < high - low)).all():
+            raise ValueError(f"Numbers have gaps {gaps[: MOST_GAPS + 1].tolist()}")
+
     @property
     def width(self) -> int:
         return int(bool(self.varies)) + int(self.gaps is not None) + int(bool(self.flags))

@@ -267,14 +267,14 @@ class SparseModel(Module):
         return total if of_prior is None else total + of_prior.detach()
 
     def neg_log_prior(self) -> Tensor | None:
-        """Return −log p of point estimates, (): of the rows' noise scale, or hyper-parameters."""
+        """Return −β log p of point estimates, (): of the rows' noise scale, or hyper-parameters."""
         if self.scale is not None:
             return self.beta * self.scale.neg_log_prior()
         if self.hyper_prior is None:
             return None
         noise: Any = self.likelihood
         kernel: Any = self.features.kernel  # the default, a constant times what has ℓ
-        return self.hyper_prior.neg_log(noise.log_noise, kernel.k2.log_length_scale)
+        return self.beta * self.hyper_prior.neg_log(noise.log_noise, kernel.k2.log_length_scale)
 
     def clamp_(self, log_noise_bounds: tuple[float, float]) -> None:
         """Bring hyper-parameters back within their bounds."""

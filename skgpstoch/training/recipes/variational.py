@@ -116,7 +116,7 @@ class VariationalRecipe(VariationalChoices):
             scale = RowScale(rows.y.new_zeros(sum(features.blocks), rows.y.shape[1]))
         kind = DeepModel if isinstance(features, DeepFeatures) else SparseModel
         made = kind(features, likelihood, mean, blocks, self.loss, problem.plan.beta, scale)
-        if self.has_default_kernel(features) and self.bounds_gaussian_evidence:
+        if self.has_default_kernel(features) and self.has_gaussian_noise:
             made.hyper_prior = HyperPrior.of(rows)
         return made
 

@@ -107,10 +107,16 @@ class VariationalChoices(Recipe):
         return self.loss.covariance(self.likelihood)
 
     @property
+    def has_gaussian_noise(self) -> bool:
+        """Whether the loss depends on Gaussian noise that is the same for all rows."""
+        is_gaussian = isinstance(self.likelihood, Gaussian) and self.covariance != "prior"
+        return is_gaussian and not self.scales_noise
+
+    @property
     def bounds_gaussian_evidence(self) -> bool:
         """Whether the bound is the exact Gaussian evidence if all rows are inducing points."""
-        is_bound = self.loss.bounds_evidence and self.beta == 1.0 and not self.scales_noise
-        return is_bound and isinstance(self.likelihood, Gaussian)
+        is_bound = self.loss.bounds_evidence and self.beta == 1.0
+        return is_bound and self.has_gaussian_noise
 
     @property
     def is_all_usual(self) -> bool:

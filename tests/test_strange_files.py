@@ -83,7 +83,7 @@ from skgpstoch.methods.automatic.report import Report
 from skgpstoch.methods.automatic.rounded_targets import Lattice, LatticeLaw
 from skgpstoch.methods.automatic.row_weights import RowWeights
 from skgpstoch.methods.automatic.student_mixture import Tails
-from skgpstoch.models.features.fourier import base_frequencies
+from skgpstoch.models.features.fourier import FourierTerm, base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors import base as posteriors
 from skgpstoch.models.posteriors.nearby import ErrorScale, ErrorsNearby, Given
@@ -3729,3 +3729,26 @@ def test_likelihoods_have_as_many_classes_as_the_model(cls, tmp_path):
     model.posterior_.likelihood.n_classes = 1
     with pytest.raises(ValueError, match="predicts 3 classes, but its posterior_ predicts 1 class"):
         model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("n_features", [18, 40, 131_072])
+def test_frequencies_make_as_many_features_as_a_file_says(n_features, tmp_path):
+    """Predictions were divided by the root of the number that the file said."""
+    model = SCGDGaussianProcessRegressor(sk.RBF(), n_components=20, max_iter=2, random_state=0)
+    model.fit(X, Y)
+    term = next(p for p in model.posterior_.features.modules() if isinstance(p, FourierTerm))
+    term.n_features = n_features
+    with pytest.raises(ValueError, match=f"10 frequencies do not make {n_features} features"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("skip", [1, 131_072])
+def test_inputs_are_divided_by_the_root_of_their_number(skip, tmp_path):
+    """Whatever a file says; predictions were others."""
+    model = DeepKernelEnsembleRegressor(hidden_layer_sizes=(6,), n_estimators=2, max_iter=3)
+    model.set_params(random_state=0).fit(X, Y).save(tmp_path / "model")
+    assert model.posterior_.model.features.skip == X.shape[1]
+    model.posterior_.model.features.skip = skip
+    model.save(tmp_path / "edited")
+    expected = skgpstoch.load(tmp_path / "model").predict(X)
+    np.testing.assert_array_equal(skgpstoch.load(tmp_path / "edited").predict(X), expected)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from onnx import TensorProto
 from torch import nn
 
 from ..models.features import basis_functions, fourier, network, orthogonal, sums
@@ -133,7 +134,8 @@ def _(features: network.NetworkFeatures, X: Value) -> FeatureValues:
     if not features.skip:
         return finite(features, Z)
     ones = X.columns([0]) * 0.0 + 1.0
-    linear = X.graph.concat([X / math.sqrt(features.skip), ones], 1).unsqueeze(0)
+    n_inputs = X.graph.call("Cast", X.shape(1), to=TensorProto.DOUBLE)
+    linear = X.graph.concat([X / n_inputs.sqrt(), ones], 1).unsqueeze(0)
     linear = linear + np.zeros((features.n_members, 1, 1))
     return finite(features, X.graph.concat([Z * float(features.scale), linear], 2))
 

@@ -141,6 +141,12 @@ class FourierTerm(Term):
             phase[-1] = 2.0 * math.pi * u
         self.register_buffer("phase", phase)
 
+    def check_parts(self) -> None:
+        """Raise a ValueError if frequencies do not make up the features, as in edited files."""
+        n_frequencies = len(self.phase)
+        if (self.n_features + 1) // 2 != n_frequencies:
+            raise ValueError(f"{n_frequencies} frequencies do not make {self.n_features} features")
+
     def forward(self, G: Tensor) -> Tensor:
         pairs = ((getattr(self, f"z_{j}"), factor) for j, factor in enumerate(self.factors))
         omega = sum(z / factor.length_scale for z, factor in pairs)  # (m/2, n_inputs)

@@ -3752,3 +3752,13 @@ def test_inputs_are_divided_by_the_root_of_their_number(skip, tmp_path):
     model.save(tmp_path / "edited")
     expected = skgpstoch.load(tmp_path / "model").predict(X)
     np.testing.assert_array_equal(skgpstoch.load(tmp_path / "edited").predict(X), expected)
+
+
+@pytest.mark.parametrize("points", [[-2, -1], [1, 1], [2, 1], [0, 60], [0.0, 1.0]], ids=str)
+def test_points_of_classes_are_rows_in_order(points, tmp_path):
+    """Rows that are counted from the end, twice or in another order predict in silence."""
+    model = ExactProcessClassifier(random_state=0).fit(X, Y > 0.0)
+    model.save(tmp_path / "model")
+    model._processes[0] = model._processes[0]._replace(points=torch.tensor(points))
+    with pytest.raises(ValueError, match="points"):
+        model.save(tmp_path / "model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -240,6 +241,14 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
             return log_p - log_p.mean(1, keepdims=True)
 
         return difference_importances(log_odds, self._x_spread)
+
+    def _check_parts(self) -> None:
+        """Raise a ValueError if points are not rows in ascending order, as in edited files."""
+        rows, processes = getattr(self, "_rows", None), getattr(self, "_processes", None) or ()
+        for part in () if rows is None else (rows, *processes):
+            ends = (-1, *part.points.tolist(), len(rows.X))
+            if any(a >= b for a, b in itertools.pairwise(ends)):
+                raise ValueError("the points of a process are not numbers of rows, in order")
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         check_is_fitted(self)

@@ -3762,3 +3762,14 @@ def test_points_of_classes_are_rows_in_order(points, tmp_path):
     model._processes[0] = model._processes[0]._replace(points=torch.tensor(points))
     with pytest.raises(ValueError, match="points"):
         model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("classes", [[-1, 1], [0, 2], ["a", "b"]], ids=str)
+@pytest.mark.parametrize("kind", ["one_vs_one", "one_vs_rest"])
+def test_parts_of_many_classes_are_for_0_and_1(kind, classes, tmp_path):
+    """scikit-learn counts votes for 0 and 1: with others labels were wrong, in silence."""
+    model = GaussianProcessClassifier(multi_class=kind, optimizer=None)
+    model.fit(X, np.arange(len(X)) % 3).save(tmp_path / "model")
+    model.base_estimator_.estimators_[0].classes_ = np.array(classes)
+    with pytest.raises(ValueError, match="or has other parts"):
+        model.save(tmp_path / "model")

@@ -77,6 +77,22 @@ def with_outliers(scale):
     return likelihood
 
 
+def within_reach(scale):
+    likelihood = with_outliers(scale)
+    likelihood.reach = 1.5, 0.9
+    return likelihood
+
+
+OF_NO_MODEL = [
+    ((1.0, 2.0), None),
+    ((-0.1, 2.0), None),
+    ((0.1, -2.0), None),
+    ((0.1, math.nan), None),
+    ((0.1, 2.0), (1.0,)),
+    ((0.1, 2.0), (1.0, -1.0)),
+    ((0.1, 2.0), (1.0, "1")),
+]
+REACHES = [None, (1.5, 0.9), (0.01, 100.0)]
 ADDITIVE = [Gaussian, Laplace, StudentT, SharedStudentT, with_outliers]
 
 
@@ -100,7 +116,7 @@ def test_the_scale_of_a_row_is_that_of_a_likelihood_of_its_own(make):
         assert_close(at.log_predictive(y[[i]], row), own.log_predictive(y[[i]], row))
 
 
-@pytest.mark.parametrize("make", ADDITIVE)
+@pytest.mark.parametrize("make", [*ADDITIVE, within_reach])
 @pytest.mark.parametrize("function", ["expected", "predictive"])
 def test_gradients_of_rows_with_scales(make, function):
     y, q, ratio = some_rows()
@@ -139,7 +155,7 @@ def test_a_shared_precision_makes_predictions_student_t():
     assert_allclose(likelihood.moments(q).var[0], own.var(), rtol=1e-12)
     g = torch.Generator().manual_seed(0)
     f = q.mean + q.var.sqrt() * torch.randn(20_000, *y.shape, generator=g, dtype=torch.float64)
-    draws = likelihood.sample_around(f, q.mean[0], g)
+    draws = likelihood.sample_around(f, Marginals(q.mean[0], q.var[0]), g)
     below = (draws < likelihood.quantile(q, 0.1)).double().mean(0)
     assert_allclose(below, 0.1, atol=0.01)
     mixture = Marginals(torch.cat([q.mean, q.mean + 2.0]), torch.cat([q.var, q.var]))
@@ -147,12 +163,15 @@ def test_a_shared_precision_makes_predictions_student_t():
     assert_allclose(likelihood.cdf(end, mixture).mean(0), 0.3, rtol=1e-9)
 
 
+@pytest.mark.parametrize("reach", REACHES, ids=str)
 @torch.no_grad()
-def test_outliers_are_rows_with_larger_deviations():
+def test_outliers_are_rows_with_larger_deviations(reach):
     y, q, ratio = some_rows()
     likelihood = with_outliers(torch.tensor([0.3, 0.7], dtype=torch.float64)).scaled(ratio)
+    likelihood.reach = reach
     own = (q.var[0] + likelihood.scale.square()).sqrt().numpy()
-    usual, outlier = (t(4.0, q.mean[0].numpy(), width * own) for width in (1.0, 3.0))
+    far = 3.0 * own if reach is None else np.clip(3.0 * own, own, np.maximum(own, reach))
+    usual, outlier = (t(4.0, q.mean[0].numpy(), scale) for scale in (own, far))
     density = 0.8 * usual.pdf(y) + 0.2 * outlier.pdf(y)
     assert_allclose(likelihood.log_predictive(y, q), np.log(density).sum(1), rtol=1e-12)
     assert_allclose(likelihood.cdf(y, q)[0], 0.8 * usual.cdf(y) + 0.2 * outlier.cdf(y), rtol=1e-12)
@@ -164,13 +183,13 @@ def test_outliers_are_rows_with_larger_deviations():
         assert_allclose(found, probability, rtol=1e-9)
     g = torch.Generator().manual_seed(0)
     f = q.mean + q.var.sqrt() * torch.randn(20_000, *y.shape, generator=g, dtype=torch.float64)
-    draws = likelihood.sample_around(f, q.mean[0], g)
+    draws = likelihood.sample_around(f, Marginals(q.mean[0], q.var[0]), g)
     for probability in (0.01, 0.3, 0.9):
         below = (draws < likelihood.quantile(q, probability)).double().mean(0)
         assert_allclose(below, probability, atol=0.015)
 
 
-@pytest.mark.parametrize("make", [SharedStudentT, with_outliers])
+@pytest.mark.parametrize("make", [SharedStudentT, with_outliers, within_reach])
 @torch.no_grad()
 def test_noise_of_a_known_f_is_what_predictions_have_without_variance(make):
     y, q, _ = some_rows()
@@ -185,13 +204,34 @@ def test_noise_of_a_known_f_is_what_predictions_have_without_variance(make):
     assert_allclose((draws < far).double().mean(0), 0.99, atol=0.003)
 
 
+def test_the_reach_of_outliers_is_in_units_of_y():
+    y, q, _ = some_rows()
+    likelihood, unit = within_reach(torch.tensor([0.3, 0.7]).double()), torch.tensor([2.0, 50.0])
+    other = likelihood.in_units(unit.double())
+    assert other.reach == (3.0, 45.0)
+    scaled = Marginals(unit * q.mean, unit.square() * q.var)
+    expected = likelihood.log_predictive(y, q) - unit.double().log().sum()
+    assert_close(other.log_predictive(unit * y, scaled), expected)
+    assert_close(other.moments(scaled).var, unit.square() * likelihood.moments(q).var)
+
+
+@pytest.mark.parametrize(("outliers", "reach"), OF_NO_MODEL)
+def test_outliers_of_files_are_some(outliers, reach):
+    likelihood = SharedStudentT(torch.ones(2))
+    likelihood.outliers, likelihood.reach = outliers, reach
+    with pytest.raises(ValueError, match="has no such outliers, or no such reach"):
+        likelihood.check_parts()
+
+
 @pytest.mark.slow
-def test_joint_covariances_are_those_of_draws(funnel):
+@pytest.mark.parametrize("reach", [None, 0.5])
+def test_joint_covariances_are_those_of_draws(funnel, reach):
     """Of members with one precision a row, outliers, and disagreement."""
     model = finite(likelihood="shared_student_t", n_estimators=3, max_iter=5).fit(*funnel)
     model.posterior_.mean_shrinkage, model.posterior_.disagreement_scale = 0.6, 1.5
     for part in model.posterior_.parts:
-        part.likelihood.outliers = 0.1, 2.0
+        part.likelihood.outliers = 0.1, 2.0 if reach is None else 9.0
+        part.likelihood.reach = reach and (reach,)
         part.likelihood.log_df_minus_2.fill_(math.log(18.0))
     model.posterior_.likelihood = model.posterior_.parts[0].likelihood
     X = np.linspace(-3, 3, 4)[:, None]

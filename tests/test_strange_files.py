@@ -3773,3 +3773,45 @@ def test_parts_of_many_classes_are_for_0_and_1(kind, classes, tmp_path):
     model.base_estimator_.estimators_[0].classes_ = np.array(classes)
     with pytest.raises(ValueError, match="or has other parts"):
         model.save(tmp_path / "model")
+
+
+@pytest.fixture(scope="module")
+def with_factors():
+    """Models that have factors within, by the class that has them."""
+    of_networks = DeepKernelEnsembleRegressor(hidden_layer_sizes=(6,), n_estimators=2, max_iter=3)
+    to_normal = QuantileTransformer(n_quantiles=20)
+    return {
+        "ExactProcessClassifier": ExactProcessClassifier(random_state=0).fit(X, Y > 0.0),
+        "MixturePosterior": of_networks.set_params(random_state=0).fit(X, Y),
+        "ErrorScale": NNGPRegressor(random_state=0).fit(X, Y),
+        "QuantileTransformer": SVGPRegressor(
+            target_transform=to_normal, n_inducing=5, max_iter=2, random_state=0
+        ).fit(X, Y),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("ExactProcessClassifier", "_confidence", -1.0),
+        ("ExactProcessClassifier", "_processes.0.confidence", 0.0),
+        ("MixturePosterior", "posterior_.mean_shrinkage", 1e6),
+        ("MixturePosterior", "posterior_.disagreement_scale", -5.0),
+        ("MixturePosterior", "posterior_.exponent", -1.0),
+        ("ErrorScale", "posterior_.spread.exponent", 0.0),
+        ("QuantileTransformer", "target_transformer_.references_", np.linspace(1.0, 0.0, 20)),
+    ],
+)
+def test_factors_are_as_in_fits(with_factors, kind, path, value, tmp_path):
+    """Labels and deviations were others in silence, or all labels were turned."""
+    model, (*path, name) = copy.deepcopy(with_factors[kind]), path.split(".")
+    model.save(tmp_path / "model")
+    part, whole = model, None
+    for each in path:
+        whole, part = part, part[int(each)] if each.isdigit() else getattr(part, each)
+    if isinstance(part, tuple):
+        whole[0] = part._replace(**{name: value})
+    else:
+        setattr(part, name, value)
+    with pytest.raises(ValueError, match=rf"{name} must be (positive|from 0|at least 0|different)"):
+        model.save(tmp_path / "model")

@@ -346,12 +346,13 @@ def mixture_log_mean(log_p: Tensor) -> Tensor:
 
 def component_draws(
     q: Marginals, n_samples: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw f; return draws, their components' means, (n_samples, N, ·), and component numbers."""
+) -> tuple[Tensor, Marginals, Tensor]:
+    """Draw f; return draws, their components' q(f), (n_samples, N, ·), and component numbers."""
     S, N, _ = q.mean.shape
     which = torch.randint(S, (n_samples, N), generator=generator, device=q.mean.device)
     mean, var = (a[which, torch.arange(N, device=a.device)] for a in q)
-    return mean + var.sqrt() * standard_normal(mean.shape, mean, generator), mean, which
+    f = mean + var.sqrt() * standard_normal(mean.shape, mean, generator)
+    return f, Marginals(mean, var), which
 
 
 def check_link(link: Any, links: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from ..maths.gaussian import Marginals
 from .base import Likelihood
 
 
@@ -36,6 +37,6 @@ class ScaledByRow(Likelihood):
             return self
         return self._knowing(ratio=self.ratio[which, torch.arange(which.shape[1])])
 
-    def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw y for each f ~ q, where q has the given mean."""
+    def sample_around(self, f: Tensor, q: Marginals, generator: torch.Generator) -> Tensor:
+        """Draw y for draws f ~ q (S, N, P), where q has the shape (N, P), or that of the draws."""
         return self.sample(f, generator)

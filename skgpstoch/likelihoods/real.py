@@ -30,8 +30,8 @@ class AdditiveNoise(ScaledByRow):
         return not torch.equal(level, doubled.reshape(level.shape))
 
     def sample_predictive(self, q: Marginals, n_samples: int, generator: torch.Generator) -> Tensor:
-        f, mean, which = component_draws(q, n_samples, generator)
-        return self.of_components(which).sample_around(f, mean, generator)
+        f, each, which = component_draws(q, n_samples, generator)
+        return self.of_components(which).sample_around(f, each, generator)
 
     @property
     def noise_variance(self) -> Tensor:
@@ -74,9 +74,8 @@ class AdditiveNoise(ScaledByRow):
         """Return P(Y > y) as P(f + ε ≤ 2μ − y), because components are symmetric."""
         return self.cdf(2.0 * q.mean - y, q)
 
-    @property
-    def joint_factor(self) -> Tensor:
-        """Factor from covariances of f between rows to those of y, of shape (P,)."""
+    def joint_root(self, q: Marginals) -> Tensor:
+        """Return the factors a of rows, (P,) or (N, P): a_i·a_j·cov(f_i, f_j) is that of y."""
         return torch.ones((), dtype=torch.float64, device="cpu")
 
     def joint_covariance(self, q: Marginals, cov: Tensor, between: Tensor | float) -> Tensor:
@@ -84,10 +83,11 @@ class AdditiveNoise(ScaledByRow):
 
         `cov` is the covariance within the components of a mixture, `between` that of their means.
         """
-        factor = self.joint_factor.to(cov)
-        if factor.ndim:
-            cov = between + factor[:, None, None] * (cov - between)
-        noise = self.moments(q).var - factor * q.var  # (S, N, P)
+        root = self.joint_root(q).to(cov)
+        if root.ndim:
+            of_rows = root.expand(q.var.shape[1:]).mT  # (P, N)
+            cov = between + of_rows[:, :, None] * (cov - between) * of_rows[:, None]
+        noise = self.moments(q).var - root.square() * q.var  # (S, N, P)
         cov.diagonal(dim1=-2, dim2=-1).add_(noise.mean(0).mT)
         return cov
 

@@ -104,10 +104,9 @@ class Skewed(AdditiveNoise):
         """Return the mean and variance of Y, which Y' shares."""
         return self.symmetric.moments(q)
 
-    @property
-    def joint_factor(self) -> Tensor:
-        """Return that of Y."""
-        return self.symmetric.joint_factor
+    def joint_root(self, q: Marginals) -> Tensor:
+        """Return those of Y."""
+        return self.symmetric.joint_root(q)
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
         """log p(T⁻¹(y)) − log T'(T⁻¹(y))."""

@@ -171,6 +171,7 @@ class MixturePosterior(Posterior):
         """Draw f jointly or, if `rows` are given, y before it is made skew."""
         means, ratio = self._means(X), self._ratio(X)
         K, _, P = means.shape
+        var = means if rows is None else self.marginals(X).var  # (K, N, P)
         which, counts = self._members_drawn(n_samples, generator)
         draws = []
         for k, n in counts:
@@ -181,7 +182,8 @@ class MixturePosterior(Posterior):
             if rows is not None:
                 noise = cast(ScaledByRow, self.parts[k].predictive(X, nothing_known(X))[1])
                 noise = noise if ratio is None else noise.scaled(times(noise.ratio, ratio))
-                f = cast(ScaledByRow, noise.of(rows)).sample_around(f, mean, generator)
+                q = Marginals(mean, var[k])
+                f = cast(ScaledByRow, noise.of(rows)).sample_around(f, q, generator)
             draws.append(f)
         return torch.cat(draws)[which]
 

@@ -446,7 +446,7 @@ class SparsePosterior(Posterior):
         f = self.sample(X, n_samples, generator)
         q, likelihood = self.predictive(X, rows)
         if isinstance(likelihood, ScaledByRow):
-            return likelihood.sample_around(f, q.mean[0], generator)
+            return likelihood.sample_around(f, Marginals(q.mean[0], q.var[0]), generator)
         return likelihood.sample(f, generator)
 
     def covariance(self, X: Tensor) -> Tensor:

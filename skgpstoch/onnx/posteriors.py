@@ -196,7 +196,10 @@ def _(likelihood: SharedStudentT, f: LatentValues) -> tuple[list[Component], Fam
     family = Family(tuple(np.broadcast_to(df, likelihood.log_scale.shape).tolist()))
     share, width = likelihood.outliers
     usual = Component(f.mean, size, 1.0 - share)
-    return ([usual, Component(f.mean, size * width, share)] if share else [usual]), family
+    far = size * width
+    if likelihood.reach is not None:
+        far = far.at_most(np.array(likelihood.reach)).at_least(size)
+    return ([usual, Component(f.mean, far, share)] if share else [usual]), family
 
 
 @components.register(Laplace)

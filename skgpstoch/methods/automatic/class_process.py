@@ -244,8 +244,10 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
 
     def _check_parts(self) -> None:
         """Raise a ValueError if points are not rows in ascending order, as in edited files."""
-        rows, processes = getattr(self, "_rows", None), getattr(self, "_processes", None) or ()
-        for part in () if rows is None else (rows, *processes):
+        rows: Any = getattr(self, "_rows", None)
+        if rows is None:
+            return
+        for part in (rows, *getattr(self, "_processes", ())):
             ends = (-1, *part.points.tolist(), len(rows.X))
             if any(a >= b for a, b in itertools.pairwise(ends)):
                 raise ValueError("the points of a process are not numbers of rows, in order")

@@ -274,7 +274,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             parts = base.estimators_ if isinstance(base.estimators_, list | tuple) else ()
             is_same &= n_classes > 2 and len(parts) == n_parts[type(base)]
             is_same &= {type(part) for part in parts} == {BinaryLaplaceClassifier}
-            is_same &= all(np.array_equal(vars(part).get("classes_"), [0, 1]) for part in parts)
+            is_same &= all(np.array_equal(getattr(part, "classes_", ()), [0, 1]) for part in parts)
         if not is_same:
             raise ValueError(
                 f"GaussianProcessClassifier.base_estimator_ is a {type(base).__name__} for other "

@@ -51,6 +51,7 @@ class Calibration(NamedTuple):
     disagreement_scale: float = 0.0  # times the members' disagreement is an added deviation of f
     log_odds: float = -math.inf  # log odds of an outlier
     log_width: float = 0.0  # log factor of outliers' deviations
+    reach: float = math.inf  # largest scale of outliers, in the units of y
 
     @property
     def outliers(self) -> tuple[float, float]:
@@ -70,7 +71,10 @@ PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5)
 NARROW_PRIOR = Calibration(*(deviation / 3.0 for deviation in PRIOR))
 """The same, if so many more rows tell the means of the priors."""
 VAGUE = 100.0  # the same of the dispersion, if nothing is known of it
-LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0))
+LIMITS = (
+    *((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0)),
+    (0.0, math.inf),
+)
 """Lower and upper limits of each parameter."""
 
 
@@ -187,7 +191,14 @@ class HeldOut(NamedTuple):
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
         varies = self.latent is not None
         disagrees = several and is_real and not has_dispersion
-        return not has_dispersion, several, has_tails, varies, disagrees, has_outliers, has_outliers
+        both = has_outliers, has_outliers
+        return not has_dispersion, several, has_tails, varies, disagrees, *both, False
+
+    @property
+    def reach(self) -> float:
+        """The largest error of held-out rows: no data say that outliers are wider."""
+        found = float((self.rows.y - self.q.mean.mean(0)).abs().max())
+        return found if math.isfinite(found) else math.inf
 
     @property
     def has_spread(self) -> bool:
@@ -287,7 +298,12 @@ class HeldOut(NamedTuple):
         prior: Calibration = PRIOR,
     ) -> Calibration:
         """Return the calibration with the least loss that is found before the deadline."""
-        return calibrate(self.loss, self.free, usual, deadline, prior)
+        reach = self.reach if isinstance(self.likelihood, SharedStudentT) else math.inf
+
+        def loss(choice: Calibration) -> float:
+            return self.loss(choice._replace(reach=reach))
+
+        return calibrate(loss, self.free, usual, deadline, prior)._replace(reach=reach)
 
 
 def most_suitable(losses: Callable[[list[float]], np.ndarray]) -> Calibration:
@@ -333,6 +349,8 @@ def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bo
         cast(nn.Parameter, other.log_df_minus_2).data.add_(choice.tails).clamp_(*TAILS)
     if isinstance(other, SharedStudentT):
         other.outliers = choice.outliers
+        finite = math.isfinite(choice.reach)
+        other.reach = (choice.reach,) * other.log_scale.numel() if finite else None
     return other
 
 

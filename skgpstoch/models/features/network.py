@@ -103,7 +103,7 @@ class NetworkFeatures(FeatureMap):
             Z = Z[None]
         if not self.skip:
             return self.sized(Z)
-        linear = torch.cat([X / math.sqrt(X.shape[1]), X.new_ones(*X.shape[:-1], 1)], -1)
+        linear = torch.cat([X / math.sqrt(X.shape[-1]), X.new_ones(*X.shape[:-1], 1)], -1)
         return self.sized(torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2))
 
 

@@ -432,7 +432,8 @@ class NeighbourPosterior(Posterior):
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         q, likelihood = self.predictive(X, rows)
         f = self.sample(X, n_samples, generator)
-        return cast(AdditiveNoise, likelihood).sample_around(f, q.mean[0], generator)
+        each = Marginals(q.mean[0], q.var[0])
+        return cast(AdditiveNoise, likelihood).sample_around(f, each, generator)
 
 
 def slopes_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -223,6 +223,11 @@ def test_outliers_of_files_are_some(outliers, reach):
         likelihood.check_parts()
 
 
+def test_predictions_have_the_reach_of_outliers(fitted):
+    parts = [part.likelihood for part in fitted.posterior_.parts]
+    assert all(part.outliers[0] > 0.0 and 0.0 < part.reach[0] < 100.0 for part in parts)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("reach", [None, 0.5])
 def test_joint_covariances_are_those_of_draws(funnel, reach):

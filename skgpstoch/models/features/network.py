@@ -51,6 +51,11 @@ class InputLimits(Module):
         self.register_buffer("low", low - half)
         self.register_buffer("high", high + half)
 
+    def check_parts(self) -> None:
+        """Raise a ValueError if limits are the wrong way round, as in edited files."""
+        if bool((self.low > self.high).any()):
+            raise ValueError("low must be at most high")
+
     def forward(self, X: Tensor) -> Tensor:
         return X.clamp(self.low, self.high)
 

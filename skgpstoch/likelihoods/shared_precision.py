@@ -96,8 +96,12 @@ class SharedStudentT(StudentT):
         far = self.outliers[1] ** 2 * V
         if self.reach is None:
             return far
-        (most,) = constants(squares, self.reach, like=V)
-        return torch.maximum(V, torch.minimum(far, most))
+        return torch.maximum(V, torch.minimum(far, self._most(V)))
+
+    def _most(self, like: Tensor) -> Tensor:
+        """Return W², (P,)."""
+        (reach,) = constants(np.array, self.reach, like=like)
+        return reach.square()
 
     def _variance(self, V: Tensor) -> Tensor:
         """Return ((1 − ε)V + ε·min(c²V, W²))·ν/(ν − 2)."""
@@ -205,8 +209,7 @@ class SharedStudentT(StudentT):
         """Return 1 where V (J, …) grows with that of usual rows, and 0 where it is at its limit."""
         if self.reach is None or len(V) == 1:
             return V.new_ones(())
-        (most,) = constants(squares, self.reach, like=V)
-        return (most != V).to(V)
+        return (self._most(V) != V).to(V)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """Return the distribution function of t_ν at (y − μ)/√(v + s²)."""
@@ -256,11 +259,6 @@ def t_nodes(df: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
     z, weight = np.polynomial.hermite_e.hermegauss(N_NODES)
     t = -np.sign(z)[:, None] * stdtrit(df, ndtr(-np.abs(z))[:, None])
     return t, weight / weight.sum()
-
-
-def squares(numbers: tuple[float, ...]) -> np.ndarray:
-    """Return squares of numbers."""
-    return np.square(numbers)
 
 
 def log_shares(share: float) -> np.ndarray:

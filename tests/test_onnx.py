@@ -826,3 +826,16 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(TypeError, match="path must be a str"):
         skgpstoch.onnx.export(model, 3)
+
+
+@pytest.mark.parametrize("reach", [0.2, 1.5])
+def test_outliers_of_graphs_have_a_reach(reach):
+    few = {"n_estimators": 2, "hidden_layer_sizes": (8,), "max_iter": 3, "random_state": 0}
+    model = DeepKernelEnsembleRegressor(likelihood="shared_student_t", **few).fit(X, y)
+    for part in (model.posterior_, *model.posterior_.parts):
+        part.likelihood.outliers, part.likelihood.reach = (0.2, 6.0), None
+    wider = model.predict(X_NEW, return_std=True)[1]
+    for part in (model.posterior_, *model.posterior_.parts):
+        part.likelihood.reach = (reach,)
+    assert np.all(model.predict(X_NEW, return_std=True)[1] < wider)
+    assert_same_numbers(model)

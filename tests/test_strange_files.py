@@ -3786,6 +3786,9 @@ def with_factors():
         "MixturePosterior": DeepKernelEnsembleRegressor(**few).fit(X, Y),
         "InputLimits": DeepKernelEnsembleClassifier(**few).fit(X, Y > 0.0),
         "ErrorScale": NNGPRegressor(random_state=0).fit(X, Y),
+        "Categorical": SVGPClassifier(likelihood="robustmax", n_inducing=5, max_iter=2).fit(
+            X, np.arange(len(X)) % 3
+        ),
         "QuantileTransformer": SVGPRegressor(
             target_transform=to_normal, n_inducing=5, max_iter=2, random_state=0
         ).fit(X, Y),
@@ -3802,6 +3805,9 @@ def with_factors():
         ("MixturePosterior", "posterior_.exponent", -1.0),
         ("MixturePosterior", "posterior_.members.0.model.features.scale", torch.tensor(-1.0)),
         ("InputLimits", "posterior_.members.0.model.features.limits.low", torch.ones(2) * 9.0),
+        ("Categorical", "posterior_.likelihood.epsilon", -1.0),
+        ("Categorical", "posterior_.model.likelihood.epsilon", 1.0),
+        ("Categorical", "posterior_.model.features.amplitude", -1.0),
         ("ErrorScale", "posterior_.spread.exponent", 0.0),
         ("ErrorScale", "posterior_.spread.most_odds", torch.tensor([-1.0]).double()),
         ("QuantileTransformer", "target_transformer_.references_", np.linspace(1.0, 0.0, 20)),
@@ -3818,5 +3824,5 @@ def test_factors_are_as_in_fits(with_factors, kind, path, value, tmp_path):
         whole[0] = part._replace(**{name: value})
     else:
         setattr(part, name, value)
-    with pytest.raises(ValueError, match=rf"{name} must be (positive|from 0|at|different)"):
+    with pytest.raises(ValueError, match=rf"{name} must be (positive|from 0|at|different|inside)"):
         model.save(tmp_path / "model")

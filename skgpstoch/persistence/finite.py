@@ -40,12 +40,13 @@ RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "positive": lambda a: a > 0.0,
     "at least 0": lambda a: a >= 0.0,
     "more than 2": lambda a: a > 2.0,
+    "inside (0, 1)": lambda a: (a > 0.0) & (a < 1.0),
     "from 0 to 1": lambda a: (a >= 0.0) & (a <= 1.0),
     "from -1 to 1": lambda a: (a >= -1.0) & (a <= 1.0),
     "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < MOST_OFF),
     "different, and in ascending order": lambda a: a[1:] > a[:-1],
 }
-ABOVE_0, FROM_0, ABOVE_2, SHARE, SIGNED, SHARES, UNIQUE = RANGES
+ABOVE_0, FROM_0, ABOVE_2, INSIDE, SHARE, SIGNED, SHARES, UNIQUE = RANGES
 MOST_OFF = 1e-6  # of sums of shares
 RANGE_OF = {
     "AutoGaussianProcessClassifier": {"weights_": SHARES},
@@ -60,6 +61,7 @@ RANGE_OF = {
         "weight_": FROM_0,
         "y_train_": SHARE,
     },
+    "Categorical": {"epsilon": INSIDE},
     "ClassifierMixin": {"classes_": UNIQUE},
     "ConjugateWeights": {"ridge": ABOVE_0, "noise_variance": FROM_0},
     "ConstantVarianceRegressor": {"std_": ABOVE_0},
@@ -67,6 +69,7 @@ RANGE_OF = {
     "ErrorsNearby": {"usual": ABOVE_0, "prior": ABOVE_0},
     "ExactProcessClassifier": {"weights_": SHARES, "_confidence": ABOVE_0},
     "ExactProcessRegressor": {"weights_": SHARES},
+    "FeatureMap": {"amplitude": ABOVE_0},
     "FittedProcess": {"confidence": ABOVE_0},
     "GaussianProcessRegressor": {"_y_train_std": ABOVE_0},
     "GPLayer": {"noise": FROM_0},

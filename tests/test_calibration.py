@@ -222,6 +222,8 @@ def spread_out(request):
     ).fit(X, y * [1.0, 50.0])
     spread = Spread(torch.tensor([1.4, 0.9], dtype=torch.float64), 1.5)
     model, parts = copy.copy(plain), plain.posterior_.parts
+    for part in parts:
+        part.likelihood.reach = None  # of outliers, which does not change with the spread
     plain.posterior_ = MixturePosterior(parts, 0.8, 0.3)
     model.posterior_ = MixturePosterior(parts, 0.8, 0.3, spread)
     return plain, model

@@ -255,7 +255,10 @@ def times(ratio: Tensor | None, other: Tensor) -> Tensor:
 def respread(
     q: Marginals, likelihood: AdditiveNoise, spread: Spread
 ) -> tuple[Marginals, AdditiveNoise]:
-    """Return q(f) and the noise of Y' = m + r(Y − m), for the mean m of each row."""
+    """Return q(f) and the noise of Y' = m + r(Y − m), for the mean m of each row.
+
+    Outliers still reach no further than errors of held-out rows: their limit stays as it is.
+    """
     r, mean = ratio_of(spread, q, likelihood), q.mean.mean(0)
     q = Marginals(mean + r * (q.mean - mean), r.square() * q.var)
     return q, likelihood.scaled(times(likelihood.ratio, r))

@@ -101,6 +101,7 @@ class VariationalRecipe(VariationalChoices):
                 made.mean.value.data.zero_()
             if start.is_fixed:
                 made.requires_grad_(False)
+                made.hyper_prior = None
         return made.to(problem.X.device)
 
     def new_model(self, problem: Problem, fitted: SparseModel | None) -> SparseModel:

@@ -3826,3 +3826,16 @@ def test_factors_are_as_in_fits(with_factors, kind, path, value, tmp_path):
         setattr(part, name, value)
     with pytest.raises(ValueError, match=rf"{name} must be (positive|from 0|at|different|inside)"):
         model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("link", ["zzz", None, 7], ids=str)
+@pytest.mark.parametrize("likelihood", ["poisson", "bernoulli", "softmax"])
+def test_links_are_those_that_there_are(likelihood, link, tmp_path):
+    """Any other was taken for one of them, not by all methods for the same one."""
+    cls = SVGPRegressor if likelihood == "poisson" else SVGPClassifier
+    n_classes = 3 if likelihood == "softmax" else 2
+    model = cls(likelihood=likelihood, n_inducing=5, max_iter=2, random_state=0)
+    model.fit(X, np.arange(len(X)) % n_classes).save(tmp_path / "model")
+    model.posterior_.model.likelihood.link = link
+    with pytest.raises(ValueError, match="link must be one of"):
+        model.save(tmp_path / "model")

@@ -62,6 +62,9 @@ class Likelihood(Module):
     learns_dispersion: ClassVar[bool] = False
     """Whether it learns how much more counts vary than Poisson counts; it then has `dispersed`."""
 
+    links: ClassVar[tuple[str, ...]] = ()
+    """Names of the functions that `link` may be, if there is a choice."""
+
     row_attributes: ClassVar[tuple[str, ...]] = ()
     """Names of attributes that hold a value per row: None or tensors of shape (…, N, ·)."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +60,8 @@ class Categorical(ClassLikelihood):
     Categorical(n_classes=3, link='softmax')
     """
 
+    links: ClassVar[tuple[str, ...]] = ("softmax", "robustmax")
+
     def __init__(
         self, n_classes: int | None = None, link: str = "softmax", epsilon: float = 1e-3
     ) -> None:
@@ -68,7 +71,7 @@ class Categorical(ClassLikelihood):
         if n_classes is not None and n_classes < 2:
             raise ValueError(f"n_classes must be at least 2, or None, got {n_classes!r}.")
         self.n_classes = n_classes
-        self.link = check_link(link, ("softmax", "robustmax"))
+        self.link = check_link(link, self.links)
         self.epsilon = epsilon
         self.log_concave = self.differentiable = link == "softmax"
 

@@ -75,11 +75,12 @@ class Poisson(Likelihood):
     """
 
     is_discrete = True
+    links: ClassVar[tuple[str, ...]] = ("exp", "softplus")
     row_attributes: ClassVar[tuple[str, ...]] = ("exposure",)
 
     def __init__(self, link: str = "exp", exposure: float | Tensor | None = None) -> None:
         super().__init__()
-        self.link = check_link(link, ("exp", "softplus"))
+        self.link = check_link(link, self.links)
         if exposure is not None:
             given = torch.as_tensor(exposure, dtype=torch.float64, device="cpu")
             if not bool((given > 0.0).all()):

@@ -13,6 +13,7 @@ Experimental Mathematics 9, 2000: the coefficients cₖ.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -56,9 +57,11 @@ class Bernoulli(ClassLikelihood):
     Bernoulli(link='probit')
     """
 
+    links: ClassVar[tuple[str, ...]] = ("logit", "probit")
+
     def __init__(self, link: str = "logit") -> None:
         super().__init__()
-        self.link = check_link(link, ("logit", "probit"))
+        self.link = check_link(link, self.links)
 
     def extra_repr(self) -> str:
         return f"link={self.link!r}"

@@ -99,6 +99,10 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         check_module(cls, {name: fields[name] for name in names}, n_bytes)
         if cls in TORCH_LAYERS:
             check_layer(value)
+        elif package_of(cls) == PACKAGE:
+            links = getattr(cls, "links", ())
+            if links and fields.get("link") not in links:
+                raise ValueError(f"{cls.__name__}.link must be one of {links}")
         getattr(value, "check_parts", bool)()
     elif isinstance(value, BaseEstimator):
         check_estimator(value, fields)

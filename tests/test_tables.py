@@ -1028,6 +1028,9 @@ def test_encoders_of_edited_files_are_no_larger_than_any():
     days = Numbers("day", 0.0, True, False, None)
     with pytest.raises(ValueError, match="4 periods, but at most 3"):
         Dates(days, (1.0, 2.0, 3.0, 4.0)).check_parts()
+    for period in (0.0, -1.0, 1e300):
+        with pytest.raises(ValueError, match="the periods of dates must be among"):
+            Dates(days, (7.0, period)).check_parts()
 
 
 # ---- chunks of frames ----------------------------------------------------------------------------

@@ -291,10 +291,12 @@ class Dates(Encoder):
         return cls(numbers_of(column, values, weight), tuple(held))
 
     def check_parts(self) -> None:
-        """Raise a ValueError if a date makes more columns than any fit has, as in edited files."""
+        """Raise a ValueError if periods are none of those that a fit has, as in edited files."""
         super().check_parts()
         if len(self.periods) > len(PERIODS):
             raise ValueError(f"Dates have {len(self.periods)} periods, but at most {len(PERIODS)}")
+        if not all(period in PERIODS for period in self.periods):
+            raise ValueError(f"the periods of dates must be among {PERIODS}")
 
     @property
     def gaps(self) -> np.ndarray | None:

@@ -51,7 +51,7 @@ class Calibration(NamedTuple):
     disagreement_scale: float = 0.0  # times the members' disagreement is an added deviation of f
     log_odds: float = -math.inf  # log odds of an outlier
     log_width: float = 0.0  # log factor of outliers' deviations
-    reach: float = math.inf  # largest scale of outliers, in the units of y
+    reach: tuple[float, ...] = ()  # largest scales of outliers, in the units of y; it is given
 
     @property
     def outliers(self) -> tuple[float, float]:
@@ -68,13 +68,10 @@ USUAL = Calibration(log_odds=-3.0, log_width=1.0)
 """Means of the normal priors of the parameters, if all of them can be chosen."""
 PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5)
 """Standard deviations of the normal priors."""
-NARROW_PRIOR = Calibration(*(deviation / 3.0 for deviation in PRIOR))
+NARROW_PRIOR = Calibration(0.1, 0.1, 0.5, 0.5 / 3.0, 0.5 / 3.0, 0.5, 0.5 / 3.0)
 """The same, if so many more rows tell the means of the priors."""
 VAGUE = 100.0  # the same of the dispersion, if nothing is known of it
-LIMITS = (
-    *((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0)),
-    (0.0, math.inf),
-)
+LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0))
 """Lower and upper limits of each parameter."""
 
 
@@ -102,11 +99,11 @@ def calibrate(
         Standard deviations of the priors.
     """
     is_free = np.array(free)
-    expected, deviation = (np.array(each)[is_free] for each in (usual, prior))
+    expected, deviation = (np.array(each[:-1])[is_free] for each in (usual, prior))
     tried: list[tuple[float, np.ndarray]] = []
 
     def full(x: np.ndarray) -> Calibration:
-        chosen = np.array(UNCHANGED)
+        chosen = np.array(UNCHANGED[:-1])
         chosen[is_free] = x
         return Calibration(*chosen.tolist())
 
@@ -125,7 +122,7 @@ def calibrate(
         found = minimize(total, start, method="L-BFGS-B", bounds=limits, options=options)
         return np.asarray(found.x if found.fun < least else start)
 
-    first = np.array(USUAL._replace(disagreement_scale=START_DISAGREEMENT))[is_free]
+    first = np.array(USUAL._replace(disagreement_scale=START_DISAGREEMENT)[:-1])[is_free]
     scales = LOG_SCALES if free[0] else first[:1]
     limits = [limit for limit, is_one in zip(LIMITS, free, strict=True) if is_one]
     options = {"eps": 1e-6}  # of differences: sums of thousands of nats are exact to 1e-11
@@ -191,14 +188,14 @@ class HeldOut(NamedTuple):
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
         varies = self.latent is not None
         disagrees = several and is_real and not has_dispersion
-        both = has_outliers, has_outliers
-        return not has_dispersion, several, has_tails, varies, disagrees, *both, False
+        return not has_dispersion, several, has_tails, varies, disagrees, has_outliers, has_outliers
 
     @property
-    def reach(self) -> float:
-        """The largest error of held-out rows: no data say that outliers are wider."""
-        found = float((self.rows.y - self.q.mean.mean(0)).abs().max())
-        return found if math.isfinite(found) else math.inf
+    def reach(self) -> tuple[float, ...]:
+        """The largest errors of held-out rows, (P,): no data say that outliers are wider."""
+        found = (self.rows.y - self.q.mean.mean(0)).abs().amax(0)
+        has_outliers = isinstance(self.likelihood, SharedStudentT) and bool(found.isfinite().all())
+        return tuple(found.tolist()) if has_outliers else ()
 
     @property
     def has_spread(self) -> bool:
@@ -287,7 +284,7 @@ class HeldOut(NamedTuple):
 
     def dispersion_change(self, deadline: Deadline | None = None) -> float:
         """Return what to add to the logarithm of the dispersion of counts, within limits."""
-        only = [name == "tails" for name in Calibration._fields]
+        only = [name == "tails" for name in Calibration._fields[:-1]]
         prior = PRIOR._replace(tails=VAGUE)
         return calibrate(self.loss, only, UNCHANGED, deadline, prior).tails
 
@@ -298,7 +295,7 @@ class HeldOut(NamedTuple):
         prior: Calibration = PRIOR,
     ) -> Calibration:
         """Return the calibration with the least loss that is found before the deadline."""
-        reach = self.reach if isinstance(self.likelihood, SharedStudentT) else math.inf
+        reach = self.reach
 
         def loss(choice: Calibration) -> float:
             return self.loss(choice._replace(reach=reach))
@@ -349,8 +346,7 @@ def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bo
         cast(nn.Parameter, other.log_df_minus_2).data.add_(choice.tails).clamp_(*TAILS)
     if isinstance(other, SharedStudentT):
         other.outliers = choice.outliers
-        finite = math.isfinite(choice.reach)
-        other.reach = (choice.reach,) * other.log_scale.numel() if finite else None
+        other.reach = choice.reach or None
     return other
 
 

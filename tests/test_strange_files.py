@@ -3839,3 +3839,37 @@ def test_links_are_those_that_there_are(likelihood, link, tmp_path):
     model.posterior_.model.likelihood.link = link
     with pytest.raises(ValueError, match="link must be one of"):
         model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("width", [1, 2, 50])
+@pytest.mark.parametrize("cls", [NNGPRegressor, NNGPClassifier])
+def test_rows_of_neighbours_are_there_once(cls, width, tmp_path):
+    """Where no network maps rows; predictions took the others."""
+    model = cls(max_iter=2, random_state=0).fit(X, Y if cls is NNGPRegressor else Y > 0.0)
+    model.save(tmp_path / "model")
+    model.posterior_.inputs = torch.ones(len(X), width, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"posterior_.inputs has the shape|no network that maps"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("called", [np.negative, float])
+def test_modules_do_not_call_what_a_file_names(called, tmp_path):
+    """torch calls it in place of `forward`."""
+    model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(X, Y)
+    model.save(tmp_path / "model")
+    model.posterior_.model.features.kernel._compiled_call_impl = called
+    with pytest.raises(ValueError, match="attribute '_compiled_call_impl'"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("edit", ["no levels", "other levels", "no names"])
+def test_columns_have_levels_where_encoders_do(of_levels, edit, tmp_path):
+    """New levels were not told, and predictions at them were too certain."""
+    model = copy.deepcopy(of_levels)
+    model.save(tmp_path / "model")
+    if edit == "no names":
+        model._encoder.names = []
+    else:
+        model._encoder.levels = [None] * 2 if edit == "no levels" else model._encoder.levels[::-1]
+    with pytest.raises(ValueError, match=r"cannot be saved: .*(levels|names)"):
+        model.save(tmp_path / "model")

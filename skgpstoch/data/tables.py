@@ -312,8 +312,12 @@ class TableEncoder:
             raise ValueError("a column is of no kind that columns have")
         if not all(zone is None or isinstance(zone, str) for zone in self.time_zones):
             raise ValueError("a time zone is no text")
+        if len(self.names) != len(self.kinds):
+            raise ValueError(f"{len(self.kinds)} columns have {len(self.names)} names")
         for known, encoder in zip(self.levels, self.encoders, strict=True):
             codes = getattr(encoder, "codes", None)
+            if (known is None) != (codes is None):
+                raise ValueError("a column has levels, but its encoder has none, or only that has")
             if known is not None and codes is not None and not known - {None} <= set(codes):
                 raise ValueError("a column has levels that its encoder does not know")
 

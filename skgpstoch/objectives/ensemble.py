@@ -267,7 +267,9 @@ class EnsembleObjective(Members):
         found = self.judged(*self.blind(X, rows)).best(USUAL, self.deadline)
         if self.folds_tell_more(rows):
             return found
-        return USUAL._replace(tails=found.tails, noise_contrast=found.noise_contrast)
+        return USUAL._replace(
+            tails=found.tails, noise_contrast=found.noise_contrast, reach=found.reach
+        )
 
     def thinned(
         self, X: Tensor, rows: Rows, n_rows: int, least: int = LEAST_JUDGES

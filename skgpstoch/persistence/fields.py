@@ -317,7 +317,9 @@ def code_of(cls: type) -> frozenset[str]:
     """
     found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
     has_rules = issubclass(cls, BaseEstimator)
-    return frozenset(
+    of_torch = vars(nn.Module).keys() - vars(nn.Module()).keys()  # torch calls one of these
+    hidden = frozenset(of_torch if issubclass(cls, nn.Module) else ())
+    return hidden.union(
         name
         for name, value in found.items()
         if (callable(value) or hasattr(value, "__get__") or (has_rules and name[0] == "_"))

@@ -40,7 +40,7 @@ SHAPES = {
         "weights_:k mean_weights_:k estimators_:=k atoms_:a atom_weight_:-"
     ),
     "Averages": "gram:kmm cross:kmp ridge:p",
-    "BaseGP": "_x_scaling.offset:d posterior_.model.basis.n_inputs:=d",
+    "BaseGP": ("_x_scaling.offset:d posterior_.model.basis.n_inputs:=d posterior_.inputs:nd|n0"),
     "BinaryLaplaceClassifier": (
         "L_:nn W_sr_:n f_cached:n pi_:n y_train_:n weight_:n X_train_:n|nd|nde|ndef"
     ),

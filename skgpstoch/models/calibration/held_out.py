@@ -296,6 +296,8 @@ class HeldOut(NamedTuple):
     ) -> Calibration:
         """Return the calibration with the least loss that is found before the deadline."""
         reach = self.reach
+        if usual.reach:
+            reach = tuple(map(max, reach, usual.reach))
 
         def loss(choice: Calibration) -> float:
             return self.loss(choice._replace(reach=reach))

@@ -2133,3 +2133,18 @@ def test_copies_are_rows_of_the_model_given_neighbours():
     again = clone(ours).set_params(kernel=ours.kernel_, optimizer=None).fit(X, Y)
     found, expected = (m.predict(X[:20] + 0.01, return_std=True)[1] for m in (ours, again))
     assert_allclose(found, expected, rtol=0.1)  # each target has its own noise, or one for both
+
+
+@pytest.mark.parametrize("away", [0.0, 100.0, 1000.0])
+@pytest.mark.parametrize(
+    "cls", [GaussianProcessRegressor, GaussianProcessClassifier, SVGPRegressor]
+)
+def test_a_line_through_0_that_is_far_away_is_told(cls, away):
+    """Deviations were 0 at some rows, and means were 40 times as far off, in silence."""
+    X = np.random.default_rng(0).uniform(-1.0, 1.0, (30, 2)) + np.array([0.0, away])
+    y = X[:, 0] > 0.0 if cls is GaussianProcessClassifier else X[:, 0]
+    kernel, message = 1.0 * DotProduct() + RBF(), r"Column 1 of X has a mean of 1e\+03 .*Subtract"
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        cls(kernel + WhiteKernel(), random_state=0).fit(X, y)
+    assert any(re.search(message, str(w.message)) for w in found) == (away == 1000.0)

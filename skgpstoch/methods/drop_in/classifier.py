@@ -31,6 +31,7 @@ from ...estimators.validation import check_labels
 from ...estimators.weights import check_weight, warn_of_class_weights, warn_of_fractions
 from ...kernels import split_white_noise
 from ...training.recipes.error_findings import judged_rows, means_nearby, of_local_classes
+from ...training.recipes.kernel_choice import tell_far_origin
 from .base import DropIn, checked_theta
 from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
 from .many_rows import CLASSIFIERS, choose
@@ -152,6 +153,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         kernel = self._kernel()
         resolve_device(self.device)
         X, y = self._validated(X, y)
+        if kernel.requires_vector_input:
+            tell_far_origin(kernel, X)
         check_labels(y)
         weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
         if weight is not None:

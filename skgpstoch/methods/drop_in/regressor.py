@@ -32,6 +32,7 @@ from ...estimators.sampled_functions import SampledFunctions
 from ...models.posteriors.functions import Functions
 from ...training.exact_search import TrainingSet
 from ...training.recipes.findings import causes
+from ...training.recipes.kernel_choice import tell_far_origin
 from . import exact
 from .base import checked_theta
 from .exact_findings import of_left_out, of_missing_noise
@@ -182,6 +183,8 @@ class GaussianProcessRegressor(GaussianPredictor):
         kernel = clone(self._kernel())
         device = resolve_device(self.device)
         X, y = self._validated(X, y, multi_output=True, y_numeric=True)
+        if kernel.requires_vector_input:
+            tell_far_origin(kernel, X)
         Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self._check_targets(Y)
         alpha = noise_variance(self.alpha, len(Y))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
+from torch import nn
 
 from ...estimators.conditioning import evidence_in_units
 from ...estimators.parameters import POSITIVE, POSITIVE_INTEGER
@@ -43,8 +44,16 @@ def asked(model: Any, posterior: Any) -> Any:
 
 
 def check_joint(model: Any) -> None:
-    """Raise a ValueError if factors are of many more rows than the parameters say."""
-    n_joint = getattr(getattr(model, "posterior_", None), "n_joint", 1)
+    """Raise a ValueError if factors are of many more rows than the parameters say.
+
+    Or if rows are there twice. As in edited files.
+    """
+    posterior = getattr(model, "posterior_", None)
+    n_joint, inputs = getattr(posterior, "n_joint", 1), getattr(posterior, "inputs", None)
+    network = getattr(posterior, "network", None)
+    has_none = isinstance(network, nn.Sequential) and not network
+    if has_none and (inputs is None or inputs.shape[1]):
+        raise ValueError("posterior_ has inputs, but no network that maps them")
     if whole(n_joint) > max(FREE_JOINT, whole(model.n_neighbors)):
         raise ValueError(
             f"posterior_.n_joint is {n_joint}, but n_neighbors is {model.n_neighbors}. Set it as "

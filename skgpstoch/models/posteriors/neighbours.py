@@ -172,11 +172,6 @@ class NeighbourPosterior(Posterior):
         for name, value in given.items():
             self.register_buffer(name, value.detach().clone())
 
-    def check_parts(self) -> None:
-        """Raise a ValueError if rows are there twice, as in edited files."""
-        if self.inputs.shape[1] and isinstance(self.network, nn.Sequential) and not self.network:
-            raise ValueError(f"a {type(self).__name__} has inputs, but no network that maps them")
-
     @property
     def X(self) -> Tensor:
         """The training rows, (N, d)."""

@@ -1078,3 +1078,15 @@ def test_many_classes_are_told_once():
     with pytest.warns(UserWarning, match="unique classes") as said:
         AutoGaussianProcessClassifier(max_time=1.0, random_state=0).fit(X, np.arange(40))
     assert sum("unique classes" in str(each.message) for each in said) == 1
+
+
+@pytest.mark.parametrize("n_values", [2, 3])
+def test_two_values_are_told_to_be_classes(n_values):
+    """Their probabilities were too certain: a log loss of .30 to .41, that of classes .25."""
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = np.digitize(X[:, 0], [-0.3, 0.6][: n_values - 1]).astype(float)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        AutoGaussianProcessRegressor(random_state=0, max_time=0.1).fit(X, y)
+    told = any("y has two values, 0 and 1." in str(w.message) for w in found)
+    assert told == (n_values == 2)

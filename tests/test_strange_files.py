@@ -3873,3 +3873,13 @@ def test_columns_have_levels_where_encoders_do(of_levels, edit, tmp_path):
         model._encoder.levels = [None] * 2 if edit == "no levels" else model._encoder.levels[::-1]
     with pytest.raises(ValueError, match=r"cannot be saved: .*(levels|names)"):
         model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["has_cheap_mean", "share_of_variance", "noise_counts"])
+def test_fields_do_not_hide_constants(name, tmp_path):
+    """Counts of −.5 were predicted, in silence."""
+    model = NNGPRegressor(likelihood="poisson", max_iter=2, random_state=0)
+    model.fit(X, np.arange(len(X)) % 3).save(tmp_path / "model")
+    model.posterior_.__dict__[name] = True
+    with pytest.raises(ValueError, match=f"cannot have an attribute '{name}'"):
+        model.save(tmp_path / "model")

@@ -67,9 +67,11 @@ class SharedStudentT(StudentT):
 
     def check_parts(self) -> None:
         """Raise a ValueError if outliers are none, as in edited files."""
-        (share, width), reach = self.outliers, self.reach or ()
-        is_scale = all(type(w) is float and w >= 0.0 for w in (share, width, *reach))
-        if not is_scale or share >= 1.0 or len(reach) not in {0, self.log_scale.numel()}:
+        (share, width), reach = self.outliers, self.reach
+        limits = (0.0,) * self.log_scale.numel() if reach is None else reach
+        is_limit = isinstance(limits, tuple) and len(limits) == self.log_scale.numel()
+        are_scales = is_limit and all(type(w) is float and w >= 0.0 for w in (share, *limits))
+        if not are_scales or share >= 1.0 or type(width) is not float or not width >= 1.0:
             raise ValueError(
                 f"{type(self).__name__} has no such outliers, or no such reach of them"
             )

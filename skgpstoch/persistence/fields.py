@@ -75,6 +75,12 @@ CLASS_OF_PART = {
     **dict.fromkeys(("kernel", "k1", "k2"), "Kernel"),
 }
 """Of which class of ours modules of these names are, within others."""
+WITH_DEFAULTS = {
+    *("amplitude", "differentiable", "exposure", "has_draws", "hyper_prior", "is_diagonal"),
+    *("known", "log_concave", "most_prior_variance", "n_frozen", "n_members", "nu", "outliers"),
+    *("ratio", "reach", "rows_per_weight", "sums_to_kernel", "trained_noise"),
+}
+"""Attributes of our modules' classes that fits, or constructors, set on a module."""
 WITH_PREDICT = {"base_estimator_", "estimator_", "estimators_"}
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
@@ -313,16 +319,24 @@ def forget_folders(objects: Iterable[Any]) -> None:
 def code_of(cls: type) -> frozenset[str]:
     """Return the names of the methods and properties of a class, which a field would hide.
 
-    Also those by which an estimator's methods know what its parameters may be.
+    Also those by which an estimator's methods know what its parameters may be, and constants of our
+    modules.
     """
     found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
     has_rules = issubclass(cls, BaseEstimator)
+    is_ours = issubclass(cls, nn.Module) and package_of(cls) == PACKAGE
+    is_ours &= ".objectives." not in cls.__module__  # those of streams set many
     of_torch = vars(nn.Module).keys() - vars(nn.Module()).keys()  # torch calls one of these
     hidden = frozenset(of_torch if issubclass(cls, nn.Module) else ())
     return hidden.union(
         name
         for name, value in found.items()
-        if (callable(value) or hasattr(value, "__get__") or (has_rules and name[0] == "_"))
+        if (
+            callable(value)
+            or hasattr(value, "__get__")
+            or (has_rules and name[0] == "_")
+            or (is_ours and name not in WITH_DEFAULTS)
+        )
         and not isinstance(value, functools.cached_property)
     )
 

@@ -306,7 +306,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 "if they are counts."
             )
         elif self.discrete == "auto" and self.target == "auto" and rows.y_std is None:
-            warn_of_atom(*common_value(data.X, data.y), self._lattice is not None)
+            atoms = None if self._lattice is None else self._lattice.atoms
+            warn_of_atom(*common_value(data.X, data.y), atoms)
         self._learn_transform(data)
         warn_of_fill(data.y)
         return replace(data, y=self._targets(data.y))

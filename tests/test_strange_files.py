@@ -3883,3 +3883,12 @@ def test_fields_do_not_hide_constants(name, tmp_path):
     model.posterior_.__dict__[name] = True
     with pytest.raises(ValueError, match=f"cannot have an attribute '{name}'"):
         model.save(tmp_path / "model")
+
+
+def test_parts_of_modules_have_names_of_their_own(tmp_path):
+    """Predictions used the field, and all checks of shapes; copies to a device the parameter."""
+    model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(X, Y)
+    model.save(tmp_path / "model")
+    model.posterior_.likelihood.__dict__["log_noise"] = torch.tensor([3.0], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"Gaussian has two parts, or a part and a field, of one"):
+        model.save(tmp_path / "model")

@@ -81,6 +81,8 @@ WITH_DEFAULTS = {
     *("ratio", "reach", "rows_per_weight", "sums_to_kernel", "trained_noise"),
 }
 """Attributes of our modules' classes that fits, or constructors, set on a module."""
+PREDICTING = tuple(f"{PACKAGE}.{name}." for name in ("kernels", "likelihoods", "models"))
+PARTS = "_parameters", "_buffers", "_modules"
 WITH_PREDICT = {"base_estimator_", "estimator_", "estimators_"}
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
@@ -141,9 +143,12 @@ def check_types_of(cls: type, fields: dict[str, Any]) -> None:
 
 
 def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
-    """Raise a ValueError if a module has hooks, or huge sizes."""
+    """Raise a ValueError if a module has hooks, huge sizes, or two parts of one name."""
     if type(fields.get("training", True)) is not bool:
         raise ValueError(f"{cls.__name__}.training must be true or false")
+    parts = [name for kind in PARTS for name in fields.get(kind) or ()]
+    if len({*parts, *fields}) < len(parts) + len(fields):
+        raise ValueError(f"{cls.__name__} has two parts, or a part and a field, of one name")
     package = package_of(cls)
     if package == PACKAGE:
         check_inner(cls, {k: v for k, v in (fields.get("_modules") or {}).items() if v is not None})
@@ -324,8 +329,7 @@ def code_of(cls: type) -> frozenset[str]:
     """
     found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
     has_rules = issubclass(cls, BaseEstimator)
-    is_ours = issubclass(cls, nn.Module) and package_of(cls) == PACKAGE
-    is_ours &= ".objectives." not in cls.__module__  # those of streams set many
+    is_ours = issubclass(cls, nn.Module) and cls.__module__.startswith(PREDICTING)
     of_torch = vars(nn.Module).keys() - vars(nn.Module()).keys()  # torch calls one of these
     hidden = frozenset(of_torch if issubclass(cls, nn.Module) else ())
     return hidden.union(

@@ -23,6 +23,14 @@ call begins again with all rows so far.
 −.1, of DLM −.3 and of a deep process −.2; from 20 rows, .92, .89 and .92.
 """
 
+LONG_BEGINNING = 160
+"""The same of nearest neighbours without a network, which learn no kernel or noise afterwards.
+
+They begin again whenever rows have doubled. *Measured* on two inputs with noise, rows 200 to 400 of
+five streams, each predicted before it is learned: with the kernel of 20 rows 90 % intervals hold
+.06 to .93, with that of 160 rows .84 to .92.
+"""
+
 
 class _Columns:
     """Arrays with common rows, or None; ``columns[index]`` selects rows of each."""

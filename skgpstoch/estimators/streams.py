@@ -123,9 +123,9 @@ def rows_so_far(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Data:
     return data if before is None else before.joined(data)
 
 
-def keep_beginning(estimator: BaseGP, first: bool, data: Data) -> None:
+def keep_beginning(estimator: BaseGP, first: bool, data: Data, enough: int = BEGINNING) -> None:
     """Keep the rows of a stream while they are too few for its beginning."""
-    if first and len(data) < BEGINNING:
+    if first and len(data) < enough:
         estimator._beginning = data
 
 

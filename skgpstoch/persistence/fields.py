@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..data.devices import MOST_JOBS
 from ..data.docstrings import entries, sections
 from ..data.messages import warn
-from ..data.rows import BEGINNING, Data
+from ..data.rows import LONG_BEGINNING, Data
 from .arrays import KINDS, told
 from .forms_of_values import LETTERS_SHOWN
 from .kernels import check_kernel
@@ -220,8 +220,8 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
 
 def check_beginning(rows: Any) -> None:
     """Raise a ValueError where a stream would begin again with many rows."""
-    if rows is not None and (not isinstance(rows, Data) or len(rows) >= BEGINNING):
-        raise ValueError(f"_beginning must be rows, and fewer than {BEGINNING}")
+    if rows is not None and (not isinstance(rows, Data) or len(rows) >= LONG_BEGINNING):
+        raise ValueError(f"_beginning must be rows, and fewer than {LONG_BEGINNING}")
 
 
 def check_documented(cls: type, fields: dict[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from ...data.docstrings import documented
-from ...data.rows import Data
+from ...data.rows import BEGINNING, LONG_BEGINNING, Data
 from ...estimators.conditioning import condition
 from ...estimators.context import fitting
 from ...estimators.docs import public_estimator
@@ -23,7 +25,6 @@ from ...estimators.parameters import (
 from ...estimators.regressor import GeneralRegressor
 from ...estimators.stream_warnings import warn_of_surprise
 from ...estimators.streams import (
-    BEGINNING,
     begins,
     check_unchanged,
     keep_beginning,
@@ -37,6 +38,9 @@ from ...models.calibration.tails import TailChoice
 from .parameters import NeighbourParameters, asked, check_joint, listed
 from .pseudo_recipe import NeighbourCountRecipe
 from .recipe import NeighbourRecipe
+
+LEARNED_AT = (1, 2, 4, 8, 16, BEGINNING, 2 * BEGINNING, 4 * BEGINNING, LONG_BEGINNING)
+"""Numbers of rows at which a stream's beginning learns its kernel again."""
 
 
 @public_estimator
@@ -232,9 +236,9 @@ class NNGPRegressor(
     ) -> Any:
         """Fit the model at the first call, and append rows to it at later ones.
 
-        Until 20 rows have come, the model is fitted again whenever rows have doubled, without a
-        network. Later calls do the same as :meth:`condition_on`: nothing is forgotten, and
-        hyper-parameters stay.
+        Until 160 rows have come, or 20 with a network, the model is fitted again whenever rows have
+        doubled; the first 20 are learned without a network. Later calls do the same as
+        :meth:`condition_on`: nothing is forgotten, and hyper-parameters stay.
 
         Raises
         ------
@@ -255,15 +259,16 @@ class NNGPRegressor(
 def begin(model: Any, X: Any, y: Any, of_rows: tuple, *classes: Any) -> Any:
     """Learn a stream's first rows, those of earlier calls and these; `classes` may occur.
 
-    A fit takes seconds, so the kernel is learned anew only when rows have doubled.
+    A fit takes up to a second, so the kernel is learned anew only when rows have doubled.
     """
     n_before = len(getattr(model, "_beginning", ()))
     given = rows_so_far(model, X, y, *of_rows, *classes)
-    if n_before.bit_length() == len(given).bit_length() and len(given) < BEGINNING:
+    if bisect.bisect(LEARNED_AT, n_before) == bisect.bisect(LEARNED_AT, len(given)):
         condition(model, X, y, *of_rows)
     else:
         fit_first(model, with_transformed_targets(model, given, reset=True))
-    keep_beginning(model, True, given)
+    is_long = model.feature_map is None and not np.size(model.hidden_layer_sizes)
+    keep_beginning(model, True, given, LONG_BEGINNING if is_long else BEGINNING)
     return model
 
 

@@ -188,9 +188,11 @@ def test_outliers_are_rows_with_larger_deviations(reach):
     g = torch.Generator().manual_seed(0)
     f = q.mean + q.var.sqrt() * torch.randn(20_000, *y.shape, generator=g, dtype=torch.float64)
     draws = likelihood.sample_around(f, Marginals(q.mean[0], q.var[0]), g)
-    for probability in (0.01, 0.3, 0.9):
-        below = (draws < likelihood.quantile(q, probability)).double().mean(0)
-        assert_allclose(below, probability, atol=0.015)
+    alone = likelihood.sample_predictive(q, 20_000, g)
+    for each in (draws, alone):
+        for probability in (0.01, 0.3, 0.9):
+            below = (each < likelihood.quantile(q, probability)).double().mean(0)
+            assert_allclose(below, probability, atol=0.015)
 
 
 @pytest.mark.parametrize("make", [SharedStudentT, with_outliers, within_reach])
@@ -217,6 +219,22 @@ def test_the_reach_of_outliers_is_in_units_of_y():
     expected = likelihood.log_predictive(y, q) - unit.double().log().sum()
     assert_close(other.log_predictive(unit * y, scaled), expected)
     assert_close(other.moments(scaled).var, unit.square() * likelihood.moments(q).var)
+
+
+@torch.no_grad()
+def test_joint_covariances_take_the_least_outliers_of_a_mixture():
+    """So that noise, what they leave of a row's variance, is never negative."""
+    likelihood, root = within_reach(torch.tensor([0.3, 0.7]).double()), 0.0
+    mean = torch.zeros(2, 3, 2, dtype=torch.float64)
+    var = torch.tensor([0.01, 4.0]).double()[:, None, None].expand(2, 3, 2)
+    V = 4.0 + torch.tensor([0.09, 0.49]).double()
+    least = (torch.maximum(V, torch.tensor([1.5, 0.9]).double() ** 2) / V).sqrt()
+    half = 0.5 * likelihood.df.double()
+    root = half.sqrt() * (torch.lgamma(half - 0.5) - torch.lgamma(half)).exp()
+    found = likelihood.joint_root(Marginals(mean, var))
+    assert_close(found, ((0.8 + 0.2 * least) * root).expand(3, 2))
+    few = likelihood.joint_root(Marginals(mean[:1], var[:1]))
+    assert (few > found).all()
 
 
 @pytest.mark.parametrize(("outliers", "reach"), OF_NO_MODEL)

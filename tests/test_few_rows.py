@@ -110,6 +110,11 @@ def test_intervals_of_few_rows_are_wide_enough(cls):
     assert np.mean(held) > 0.81
 
 
+def test_a_loss_that_no_noise_changes_has_no_prior():
+    assert not DLMRegressor(loss="square")._recipe().has_gaussian_noise
+    assert not SVGPRegressor(noise="input")._recipe().has_gaussian_noise
+
+
 def test_direct_loss_has_the_prior():
     """Without it the noise is .0045 of y's variance after these epochs, and falls on."""
     X, y, *_ = noisy(4)
@@ -117,7 +122,7 @@ def test_direct_loss_has_the_prior():
     assert model.noise_variance_ > 0.008 * y.var()
 
 
-@pytest.mark.parametrize("beta", [1.0, 0.5])
+@pytest.mark.parametrize("beta", [1.0, 0.5, 30.0])
 @pytest.mark.parametrize("cls", [GradientObjective, ProfiledObjective])
 def test_the_prior_counts_as_the_divergence_does(inputs, cls, beta):
     X, f, generator = inputs
@@ -131,7 +136,7 @@ def test_the_prior_counts_as_the_divergence_does(inputs, cls, beta):
     log_noise, prior = model.likelihood.log_noise.detach(), model.hyper_prior
     value = prior.neg_log(log_noise, model.features.kernel.k2.log_length_scale.detach())
     steep = float((log_noise - prior.log_noise).sum()) / 4.0  # of −log p(θ) by log σ²
-    expected = beta / len(X) * np.array([float(value), steep])
+    expected = min(beta, 1.0) / len(X) * np.array([float(value), steep])
     assert np.subtract(*found[::-1]) == pytest.approx(expected, rel=1e-6)
 
 

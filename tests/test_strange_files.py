@@ -3756,13 +3756,22 @@ def test_inputs_are_divided_by_the_root_of_their_number(skip, tmp_path):
     np.testing.assert_array_equal(skgpstoch.load(tmp_path / "edited").predict(X), expected)
 
 
-@pytest.mark.parametrize("points", [[-2, -1], [1, 1], [2, 1], [0, 60], [0.0, 1.0]], ids=str)
-def test_points_of_classes_are_rows_in_order(points, tmp_path):
+POINTS = {
+    "turned round": lambda a: a.flip(0),
+    "from the end": lambda a: a - len(a),
+    "twice": lambda a: torch.where(a == 1, 0, a),
+    "one too many": lambda a: a + 1,
+}
+
+
+@pytest.mark.parametrize("edit", POINTS.values(), ids=POINTS)
+def test_points_of_classes_are_rows_in_order(edit, tmp_path):
     """Rows that are counted from the end, twice or in another order predict in silence."""
     model = ExactProcessClassifier(random_state=0).fit(X, Y > 0.0)
     model.save(tmp_path / "model")
-    model._processes[0] = model._processes[0]._replace(points=torch.tensor(points))
-    with pytest.raises(ValueError, match="points"):
+    points = model._processes[0].points
+    model._processes[0] = model._processes[0]._replace(points=edit(points))
+    with pytest.raises(ValueError, match="the points of a process are not numbers of rows"):
         model.save(tmp_path / "model")
 
 
@@ -3893,3 +3902,11 @@ def test_parts_of_modules_have_names_of_their_own(tmp_path):
     model.posterior_.likelihood.__dict__["log_noise"] = torch.tensor([3.0], dtype=torch.float64)
     with pytest.raises(ValueError, match=r"Gaussian has two parts, or a part and a field, of one"):
         model.save(tmp_path / "model")
+
+
+def test_odd_numbers_of_features_and_constant_inputs_are_kept(tmp_path):
+    rows = np.column_stack([X, np.ones(len(X))])
+    model = SCGDGaussianProcessRegressor(sk.RBF(), n_components=21, max_iter=2, random_state=0)
+    model.fit(rows, Y).save(tmp_path / "model")
+    assert np.isfinite(skgpstoch.load(tmp_path / "model").predict(rows)).all()
+    InputLimits(torch.ones(3, 2)).check_parts()

@@ -60,10 +60,10 @@ class SharedStudentT(StudentT):
     has_bound = False
 
     outliers: tuple[float, float] = (0.0, 1.0)
-    """Share ε of outlying rows, and the factor c of their deviations; their precision is τ/c²."""
+    """Share ε of outlying rows, and the factor c of their deviations; they are within `reach`."""
 
     reach: tuple[float, ...] | None = None
-    """Largest scales of outliers, W (P,), in the units of y; None: there is no limit."""
+    """Largest scales of outliers, W (P,), in the likelihood's unit of y; None: no limit."""
 
     def check_parts(self) -> None:
         """Raise a ValueError if outliers are none, as in edited files."""
@@ -106,7 +106,7 @@ class SharedStudentT(StudentT):
         return reach.square()
 
     def _variance(self, V: Tensor) -> Tensor:
-        """Return ((1 − ε)V + ε·min(c²V, W²))·ν/(ν − 2)."""
+        """Return ((1 − ε)V + ε·max(V, min(c²V, W²)))·ν/(ν − 2)."""
         share, mean = self.outliers[0], V
         if share:
             mean = V + share * (self._far(V) - V)
@@ -140,7 +140,7 @@ class SharedStudentT(StudentT):
         return self.quantile(Marginals(zero, zero), probability)[0]
 
     def _kinds(self, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Return log(1 − ε) and log ε, (J, 1, …), and squared scales V = v + s² and c²V, (J, …)."""
+        """Return log(1 − ε) and log ε, (J, 1, …), and the squared scales V = v + s² and `_far`, (J, …)."""
         share, V = self.outliers[0], q.var + self.scale.square()
         if share == 0.0:
             return V.new_zeros(()), V[None]
@@ -154,7 +154,7 @@ class SharedStudentT(StudentT):
         return log_share + self._log_normaliser() - 0.5 * V.log() - tail, V
 
     def moments(self, q: Marginals) -> Marginals:
-        """Return the mean μ, and the variance of a mixture of t_ν with squared scales V and c²V."""
+        """Return the mean μ, and the variance of a mixture of usual rows and outliers."""
         return Marginals(q.mean, self._variance(q.var + self.scale.square()))
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
@@ -185,10 +185,10 @@ class SharedStudentT(StudentT):
             each, V = (a[:, 0] for a in self._log_each(y, q))  # (J, N, P)
             log_p = each.logsumexp(0)
             p, error = (each - log_p).exp(), y - q.mean[0]
-            reach = df * V + error.square()
-            by_mean = (df + 1.0) * error / reach
+            total = df * V + error.square()
+            by_mean = (df + 1.0) * error / total
             by_var = 0.5 * (by_mean * error - 1.0) / V[0] * self._has_slope(V)
-            by_df = 0.5 * (by_mean * error / df - (reach / (df * V)).log())
+            by_df = 0.5 * (by_mean * error / df - (total / (df * V)).log())
             d_mean, d_var, d_df = ((p * d).sum(0) for d in (by_mean, by_var, by_df))
             half = 0.5 * df.double()
             slope = (half + 0.5).digamma() - half.digamma() - 0.5 / half

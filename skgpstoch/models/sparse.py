@@ -267,14 +267,15 @@ class SparseModel(Module):
         return total if of_prior is None else total + of_prior.detach()
 
     def neg_log_prior(self) -> Tensor | None:
-        """Return −β log p of point estimates, (): of the rows' noise scale, or hyper-parameters."""
+        """Return β times −log p of point estimates, (): of the rows' noise scale, or of others."""
         if self.scale is not None:
             return self.beta * self.scale.neg_log_prior()
         if self.hyper_prior is None:
             return None
         noise: Any = self.likelihood
         kernel: Any = self.features.kernel  # the default, a constant times what has ℓ
-        return self.beta * self.hyper_prior.neg_log(noise.log_noise, kernel.k2.log_length_scale)
+        of_prior = self.hyper_prior.neg_log(noise.log_noise, kernel.k2.log_length_scale)
+        return min(self.beta, 1.0) * of_prior  # a large β must not make a weak prior a strong one
 
     def clamp_(self, log_noise_bounds: tuple[float, float]) -> None:
         """Bring hyper-parameters back within their bounds."""

@@ -5,8 +5,9 @@ is least certain, and too wide elsewhere. With the mean m and the standard devia
 
     Y' = m + r(s)(Y − m),   r(s) = c·(s/s̄)^(γ − 1),   so that   s' = c·s̄·(s/s̄)^γ,
 
-has the density p(m + (y − m)/r)/r: a distribution of the same shape, whatever c and γ are. Each
-output has its own c, as networks are surer of some than of others.
+has the density p(m + (y − m)/r)/r: a distribution of the same shape, whatever c and γ are, but for
+outliers with a reach, which stays. Each output has its own c, as networks are surer of some than of
+others.
 """
 
 from __future__ import annotations

@@ -707,6 +707,15 @@ def test_streams_begin_with_few_rows(tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("edit", [{"weight": np.zeros(5)}, {"y_std": np.full((5, 1), -1.0)}])
+def test_streams_begin_with_rows_that_count(edit, tmp_path):
+    model = SVGPRegressor(n_inducing=5, random_state=0).partial_fit(X[:5], Y[:5])
+    model.save(tmp_path / "model")
+    model._beginning = replace(model._beginning, **edit)
+    with pytest.raises(ValueError, match="_beginning has weights that are not positive, or neg"):
+        model.save(tmp_path / "model")
+
+
 def test_times_have_units(exact, tmp_path):
     """pandas raised a SystemError."""
     make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8", 0), None)  # noqa: E731

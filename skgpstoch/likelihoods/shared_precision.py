@@ -140,7 +140,7 @@ class SharedStudentT(StudentT):
         return self.quantile(Marginals(zero, zero), probability)[0]
 
     def _kinds(self, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Return log(1 − ε) and log ε, (J, 1, …), and the squared scales V = v + s² and `_far`, (J, …)."""
+        """Return log(1 − ε) and log ε, (J, 1, …), and V = v + s² and `_far` of it, (J, …)."""
         share, V = self.outliers[0], q.var + self.scale.square()
         if share == 0.0:
             return V.new_zeros(()), V[None]

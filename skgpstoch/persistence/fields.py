@@ -81,8 +81,8 @@ WITH_DEFAULTS = {
     *("ratio", "reach", "rows_per_weight", "sums_to_kernel", "trained_noise"),
 }
 """Attributes of our modules' classes that fits, or constructors, set on a module."""
-PREDICTING = tuple(f"{PACKAGE}.{name}." for name in ("kernels", "likelihoods", "models"))
-PARTS = "_parameters", "_buffers", "_modules"
+OF_PREDICTIONS = tuple(f"{PACKAGE}.{name}." for name in ("kernels", "likelihoods", "models"))
+MODULE_PARTS = "_parameters", "_buffers", "_modules"
 WITH_PREDICT = {"base_estimator_", "estimator_", "estimators_"}
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
@@ -146,7 +146,7 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
     """Raise a ValueError if a module has hooks, huge sizes, or two parts of one name."""
     if type(fields.get("training", True)) is not bool:
         raise ValueError(f"{cls.__name__}.training must be true or false")
-    parts = [name for kind in PARTS for name in fields.get(kind) or ()]
+    parts = [name for kind in MODULE_PARTS for name in fields.get(kind) or ()]
     if len({*parts, *fields}) < len(parts) + len(fields):
         raise ValueError(f"{cls.__name__} has two parts, or a part and a field, of one name")
     package = package_of(cls)
@@ -222,6 +222,10 @@ def check_beginning(rows: Any) -> None:
     """Raise a ValueError where a stream would begin again with many rows."""
     if rows is not None and (not isinstance(rows, Data) or len(rows) >= LONG_BEGINNING):
         raise ValueError(f"_beginning must be rows, and fewer than {LONG_BEGINNING}")
+    weight, error = getattr(rows, "weight", None), getattr(rows, "y_std", None)
+    is_counted = weight is None or np.all(np.asarray(weight) > 0.0)
+    if not (is_counted and (error is None or np.all(np.asarray(error) >= 0.0))):
+        raise ValueError("_beginning has weights that are not positive, or negative errors")
 
 
 def check_documented(cls: type, fields: dict[str, Any]) -> None:
@@ -329,7 +333,7 @@ def code_of(cls: type) -> frozenset[str]:
     """
     found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
     has_rules = issubclass(cls, BaseEstimator)
-    is_ours = issubclass(cls, nn.Module) and cls.__module__.startswith(PREDICTING)
+    is_ours = issubclass(cls, nn.Module) and cls.__module__.startswith(OF_PREDICTIONS)
     of_torch = vars(nn.Module).keys() - vars(nn.Module()).keys()  # torch calls one of these
     hidden = frozenset(of_torch if issubclass(cls, nn.Module) else ())
     return hidden.union(

@@ -46,7 +46,7 @@ from skgpstoch.methods.automatic import (
     race,
 )
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
-from skgpstoch.methods.automatic.held_out_errors import of_held_out_counts, of_sizes
+from skgpstoch.methods.automatic.held_out_errors import of_sizes
 from skgpstoch.methods.automatic.neighbours import (
     NEIGHBOURS,
     input_units,
@@ -56,6 +56,7 @@ from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.race import Floor, Judged, of_floor, of_numbers
 from skgpstoch.training.loop import Trainer
 from skgpstoch.training.recipes.error_findings import nearest_rows
+from skgpstoch.training.recipes.held_out import of_held_out_counts
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 

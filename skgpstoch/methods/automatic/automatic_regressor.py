@@ -35,6 +35,7 @@ from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
 from ...estimators.validation import KNOWN_AND_TRANSFORMED, check_column, fitted_alike
 from ...estimators.weights import check_weight
+from ...training.recipes.held_out import of_held_out_counts
 from ...training.recipes.row_findings import of_far_count
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from ..nngp.estimators import NNGPRegressor
@@ -42,7 +43,6 @@ from .automatic import Automatic, n_observed, of_networks, of_processes, usual_e
 from .exposed import ExposedMixture
 from .held_out_errors import (
     may_vary_in_size,
-    of_held_out_counts,
     of_held_out_errors,
     of_sizes,
 )

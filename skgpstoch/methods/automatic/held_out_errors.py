@@ -14,16 +14,14 @@ from ...data.rows import Data
 from ...data.target_transforms import inverse_of
 from ...estimators.distributions.transformed import transformed
 from ...training.recipes.error_findings import judged_rows, nearest_rows
-from ...training.recipes.findings import DISPERSION
+from ...training.recipes.held_out import FEWEST_TESTED
 from ...training.recipes.mean_findings import OF_TRANSFORMER, clear_z, of_mean_error
 from .race import Judged
-from .report import FEWEST_TESTED
 from .student_mixture import StudentMixture
 
 EXPLAINED = "explained variance"
 LEAST_VARIANCE_EXPLAINED = 0.02  # of the variance of y
 TAILS_TRIED = (2.5, 400.0)  # degrees of freedom
-FEWEST_COUNTED, LEAST_RATIO = 5.0, 0.1  # counts, and least squared error over variance
 LARGEST_MEAN = 1e100  # in ranges of y: squares of larger ones overflow
 LARGEST_RANGE = 1e200
 OF_SIZES = "sizes of errors"
@@ -131,28 +129,6 @@ def may_vary_in_size(found: list[Judged], data: Data, _: Any) -> bool:
     rows = held_out.rows
     sizes = of_sizes(held_out, data.X[rows], data.row_counts[rows])
     return sizes.value > MAY_BE * sizes.limit
-
-
-def of_held_out_counts(held_out: HeldOutPredictions, weight: np.ndarray) -> Iterator[Finding]:
-    """Yield the mean squared error of held-out counts over their predicted variance, if low.
-
-    Networks follow the logarithm of a rate to some per mil, which is far more than the deviation of
-    counts of 10⁹. Small counts are left out: few of them are often all 0.
-    """
-    large = (held_out.mean > FEWEST_COUNTED).all(1)
-    if weight[large].sum() < FEWEST_TESTED:
-        return
-    ratio = np.square(held_out.error[large] / held_out.std[large]).mean(1)
-    found = Finding(DISPERSION, "y", float(np.average(ratio, weights=weight[large])), LEAST_RATIO)
-    if found.value < LEAST_RATIO:
-        found = found._replace(
-            severity="problem",
-            text=f"Held-out counts vary {found.value:.2g} times as much as predicted, so "
-            "intervals are too wide: networks cannot follow rates as well as counts of about "
-            f"{np.median(held_out.mean[large]):.2g} tell them.",
-            advice="Use SVGPRegressor(likelihood='poisson').",
-        )
-    yield found
 
 
 def of_targets(

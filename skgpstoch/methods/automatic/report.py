@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from ...data.findings import LONGEST_CELL, Finding
 from ...data.held_out import HeldOutPredictions
+from ...training.recipes.held_out import FEWEST_TESTED
 from ...training.recipes.mean_findings import clear_z
 
 N_GROUPS = 5
@@ -19,7 +20,6 @@ FEWEST_OF_CLASS = 10  # rows; with fewer, a class is rare
 FEWEST_IN_GROUP = 4  # rows; if they do not suffice, there are fewer groups
 JUDGED_COVERAGE = 0.9  # of the intervals whose coverage is tested in groups
 N_TESTED = 10  # groups by the predicted std
-FEWEST_TESTED = 30  # rows; a group with fewer is not tested
 MOST_REPORTED_LEVELS = 30  # levels that are listed: those that are farthest off
 GROUPS = "coverage of groups"
 ALL = "all"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
 
+from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions, of_classes
 from ...data.rows import Data
 from ...models.calibration.held_out import Predicted
+from .findings import DISPERSION
 from .fitted import Fitted
+
+FEWEST_TESTED = 30  # rows; a group with fewer is not tested
+FEWEST_COUNTED, LEAST_RATIO = 5.0, 0.1  # counts, and least squared error over variance
 
 LARGEST_MOMENT = 1e150
 """Held-out means and deviations of counts may be infinite; the square of this number is not."""
@@ -38,3 +44,25 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
 def errors_of(fitted: Fitted, rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Return the errors of predicted means of the scaled y of some given rows, both (m, P)."""
     return fitted.scaled_targets(cast(Data, fitted.data))[rows] - mean.reshape(len(rows), -1)
+
+
+def of_held_out_counts(held_out: HeldOutPredictions, weight: np.ndarray) -> Iterator[Finding]:
+    """Yield the mean squared error of held-out counts over their predicted variance, if low.
+
+    Networks follow the logarithm of a rate to some per mil, which is far more than the deviation of
+    counts of 10⁹. Small counts are left out: few of them are often all 0.
+    """
+    large = (held_out.mean > FEWEST_COUNTED).all(1)
+    if weight[large].sum() < FEWEST_TESTED:
+        return
+    ratio = np.square(held_out.error[large] / held_out.std[large]).mean(1)
+    found = Finding(DISPERSION, "y", float(np.average(ratio, weights=weight[large])), LEAST_RATIO)
+    if found.value < LEAST_RATIO:
+        found = found._replace(
+            severity="problem",
+            text=f"Held-out counts vary {found.value:.2g} times as much as predicted, so "
+            "intervals are too wide: networks cannot follow rates as well as counts of about "
+            f"{np.median(held_out.mean[large]):.2g} tell them.",
+            advice="Use SVGPRegressor(likelihood='poisson').",
+        )
+    yield found

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skgpstoch import DLMRegressor, NNGPClassifier, NNGPRegressor, SVGPRegressor
+from skgpstoch.data.rows import LONG_BEGINNING
 from skgpstoch.estimators import stream_warnings
 
 
@@ -29,8 +30,8 @@ def told(model, first, others):
 def test_deviations_that_a_constant_has_left_behind_are_told(is_constant):
     """They were 1e-8, for good, and no call said so."""
     rng = np.random.default_rng(1)
-    X, y = rows(rng)
-    first = X, np.ones(100) if is_constant else y
+    X, y = rows(rng, n=LONG_BEGINNING)  # with fewer, it would learn again
+    first = X, np.ones(len(y)) if is_constant else y
     said = told(NNGPRegressor(random_state=0), first, [rows(rng) for _ in range(2)])
     assert any("standard deviations away" in text for text in said) == is_constant
 
@@ -49,12 +50,12 @@ def test_rows_beyond_all_inducing_points_are_told(Model, width):
 def test_one_class_or_no_event_that_came_first_is_told(is_narrow):
     """Log losses stayed at 1.9 nats, and rates at a thousandth."""
     rng = np.random.default_rng(1)
-    X, y = rows(rng)
+    X, y = rows(rng, n=LONG_BEGINNING)
     labels, counts = np.where(y > 0.0, "b", "a"), rng.poisson(np.exp(y))
     classifier, regressor = NNGPClassifier(random_state=0), NNGPRegressor(likelihood="poisson")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        classifier.partial_fit(X, np.full(100, "a") if is_narrow else labels, classes=["a", "b"])
+        classifier.partial_fit(X, np.full(len(y), "a") if is_narrow else labels, classes=["a", "b"])
         regressor.partial_fit(X, 0 * counts if is_narrow else counts)
     for model, target in ((classifier, labels), (regressor, counts)):
         with warnings.catch_warnings(record=True) as caught:
@@ -77,9 +78,10 @@ def test_length_scales_of_a_small_range_are_told(width):
     """90 % intervals held a third of all later rows."""
     rng = np.random.default_rng(104)
 
-    def piece(width):
-        X = width * rng.uniform(-1, 1, (60, 2))
-        return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * rng.standard_normal(60)
+    def piece(width, n=60):
+        X = width * rng.uniform(-1, 1, (n, 2))
+        return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * rng.standard_normal(n)
 
-    said = told(NNGPRegressor(random_state=0), piece(width), [piece(2.0) for _ in range(4)])
+    first = piece(width, LONG_BEGINNING)
+    said = told(NNGPRegressor(random_state=0), first, [piece(2.0) for _ in range(4)])
     assert any("standard deviations away" in text for text in said) == (width < 1.0)

@@ -3894,6 +3894,23 @@ def test_columns_have_levels_where_encoders_do(of_levels, edit, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("kind", ["a list", "a function"])
+def test_hooks_are_hooks(kind, tmp_path):
+    model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(X, Y)
+    model.save(tmp_path / "model")
+    model.posterior_.model.__dict__["_backward_hooks"] = [1] if kind == "a list" else np.exp
+    with pytest.raises(ValueError, match="has _backward_hooks, which a file cannot contain"):
+        model.save(tmp_path / "model")
+
+
+def test_likelihoods_do_not_hide_constants(tmp_path):
+    model = SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=2, random_state=0)
+    model.fit(X, np.arange(len(X)) % 3).save(tmp_path / "model")
+    model.posterior_.likelihood.is_discrete = False
+    with pytest.raises(ValueError, match="Poisson cannot have an attribute 'is_discrete'"):
+        model.save(tmp_path / "model")
+
+
 @pytest.mark.parametrize("name", ["has_cheap_mean", "share_of_variance", "noise_counts"])
 def test_fields_do_not_hide_constants(name, tmp_path):
     """Counts of −.5 were predicted, in silence."""

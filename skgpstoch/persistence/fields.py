@@ -155,7 +155,8 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
         check_row_values(cls, fields)
     limit = max(FREE_SIZES.get(package, math.inf), n_bytes)
     for name, field in fields.items():
-        if "hook" in name and isinstance(field, dict) and field:
+        is_empty = type(field) in (bool, type(None)) or (isinstance(field, dict) and not field)
+        if "hook" in name and not is_empty:
             raise ValueError(
                 f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
                 "saving"
@@ -333,7 +334,7 @@ def code_of(cls: type) -> frozenset[str]:
     """
     found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
     has_rules = issubclass(cls, BaseEstimator)
-    is_ours = issubclass(cls, nn.Module) and cls.__module__.startswith(OF_PREDICTIONS)
+    is_ours = issubclass(cls, nn.Module) and f"{cls.__module__}.".startswith(OF_PREDICTIONS)
     of_torch = vars(nn.Module).keys() - vars(nn.Module()).keys()  # torch calls one of these
     hidden = frozenset(of_torch if issubclass(cls, nn.Module) else ())
     return hidden.union(

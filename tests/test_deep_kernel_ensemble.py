@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -897,3 +898,19 @@ def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size, params)
     assert np.median(np.abs(y - mean) / std) < 1.0
     best = 0.5 * np.log(2.0 * np.pi * np.e * mean).mean()
     assert -model.log_predictive_density(new, y).mean() < best + 0.2
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+def test_held_out_counts_are_judged_with_their_own_weights(likelihood):
+    """Rows of weight 0, and copies, are numbered in the whole table; a fit was lost."""
+    rng = np.random.default_rng(0)
+    X = np.vstack([rng.normal(size=(60, 1))] * 2)
+    y, weight = np.tile(rng.poisson(np.exp(X[:60, 0] + 4.0)), 2), np.tile([0.0, *[1.0] * 59], 2)
+    model = DeepKernelEnsembleRegressor(
+        likelihood=likelihood, hidden_layer_sizes=(8,), n_estimators=2, max_iter=3, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of copies, and of training that has just begun
+        diagnosis = model.fit(X, y, sample_weight=weight).diagnose()
+    assert "dispersion" in [finding.name for finding in diagnosis]
+    assert set(model.held_out_.rows) <= set(np.flatnonzero(weight))

@@ -2147,4 +2147,14 @@ def test_a_line_through_0_that_is_far_away_is_told(cls, away):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         cls(kernel + WhiteKernel(), random_state=0).fit(X, y)
-    assert any(re.search(message, str(w.message)) for w in found) == (away == 1000.0)
+    assert sum(bool(re.search(message, str(w.message))) for w in found) == (away == 1000.0)
+
+
+def test_a_far_line_is_told_once():
+    """The estimator that many rows are fitted with tells it."""
+    X = np.random.default_rng(0).uniform(-1.0, 1.0, (30, 2)) + np.array([0.0, 1000.0])
+    model = GaussianProcessRegressor(1.0 * DotProduct() + RBF() + WhiteKernel(), method="svgp")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model.fit(X, X[:, 0])
+    assert sum("DotProduct measures from 0" in str(w.message) for w in found) == 1

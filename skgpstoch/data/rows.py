@@ -28,7 +28,7 @@ LONG_BEGINNING = 160
 
 They begin again whenever rows have doubled. *Measured* on two inputs with noise, rows 200 to 400 of
 five streams, each predicted before it is learned: with the kernel of 20 rows 90 % intervals hold
-.06 to .93, with that of 160 rows .84 to .92.
+.06 to .93, with that of 160 rows .82 to .92.
 """
 
 

@@ -75,7 +75,7 @@ class AdditiveNoise(ScaledByRow):
         return self.cdf(2.0 * q.mean - y, q)
 
     def joint_root(self, q: Marginals) -> Tensor:
-        """Return the factors a of rows, (P,) or (N, P): a_i·a_j·cov(f_i, f_j) is that of y."""
+        """Return the factors a of rows, () or (N, P): a_i·a_j·cov(f_i, f_j) is that of y."""
         return torch.ones((), dtype=torch.float64, device="cpu")
 
     def joint_covariance(self, q: Marginals, cov: Tensor, between: Tensor | float) -> Tensor:
@@ -85,8 +85,7 @@ class AdditiveNoise(ScaledByRow):
         """
         root = self.joint_root(q).to(cov)
         if root.ndim:
-            of_rows = root.expand(q.var.shape[1:]).mT  # (P, N)
-            cov = between + of_rows[:, :, None] * (cov - between) * of_rows[:, None]
+            cov = between + root.mT[:, :, None] * (cov - between) * root.mT[:, None]
         noise = self.moments(q).var - root.square() * q.var  # (S, N, P)
         cov.diagonal(dim1=-2, dim2=-1).add_(noise.mean(0).mT)
         return cov

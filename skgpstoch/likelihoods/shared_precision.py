@@ -83,7 +83,7 @@ class SharedStudentT(StudentT):
 
     @property
     def noise_variance(self) -> Tensor:
-        """The variance of the noise at rows where f is certain, of the shape of s."""
+        """The variance ((1 − ε)s² + ε·max(s², min(c²s², W²)))·ν/(ν − 2) of y where f is certain."""
         return self._variance(self.scale.square())
 
     @torch.no_grad()
@@ -105,6 +105,12 @@ class SharedStudentT(StudentT):
         (reach,) = constants(np.array, self.reach, like=like)
         return reach.square()
 
+    def _has_slope(self, V: Tensor) -> Tensor:
+        """Return 1 where V (J, …) grows with that of usual rows, and 0 where it is at its limit."""
+        if self.reach is None or len(V) == 1:
+            return V.new_ones(())
+        return (self._most(V) != V).to(V)
+
     def _variance(self, V: Tensor) -> Tensor:
         """Return ((1 − ε)V + ε·max(V, min(c²V, W²)))·ν/(ν − 2)."""
         share, mean = self.outliers[0], V
@@ -113,18 +119,16 @@ class SharedStudentT(StudentT):
         return mean * (1.0 + 2.0 * (-self.log_df_minus_2).exp())
 
     def joint_root(self, q: Marginals) -> Tensor:
-        """Return E τ^−½ of rows, (P,) or (N, P).
+        """Return E τ^−½ of rows, (1 − ε + εc)·√(ν/2)·Γ((ν − 1)/2)/Γ(ν/2), (N, P).
 
-        That is (1 − ε + εc)·√(ν/2)·Γ((ν − 1)/2)/Γ(ν/2) for independent precisions. Where outliers
-        are within reach, c is less, and the least of the mixture's components.
+        Precisions are independent. Where outliers end at their reach, c is less: the least of the
+        mixture's components, by which no noise is negative.
         """
-        (share, width), half = self.outliers, 0.5 * self.df.double()
-        root = half.sqrt() * (torch.lgamma(half - 0.5) - torch.lgamma(half)).exp()
-        if self.reach is None or not share:
-            return (1.0 - share + share * width) * root
+        share, half = self.outliers[0], 0.5 * self.df.double()
         V = (q.var + self.scale.square()).double()
-        least = (self._far(V) / V).sqrt().amin(0)
-        return (1.0 - share + share * least) * root
+        c = (self._far(V) / V).sqrt().amin(0)
+        gammas = (torch.lgamma(half - 0.5) - torch.lgamma(half)).exp()
+        return (1.0 - share + share * c) * half.sqrt() * gammas
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Return log p(y | f), elementwise."""
@@ -206,12 +210,6 @@ class SharedStudentT(StudentT):
             for t, weight in zip(nodes, weights, strict=True)
         ]
         return torch.stack(parts).sum(0)
-
-    def _has_slope(self, V: Tensor) -> Tensor:
-        """Return 1 where V (J, …) grows with that of usual rows, and 0 where it is at its limit."""
-        if self.reach is None or len(V) == 1:
-            return V.new_ones(())
-        return (self._most(V) != V).to(V)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """Return the distribution function of t_ν at (y − μ)/√(v + s²)."""

@@ -46,7 +46,7 @@ from ...objectives.optimal_q import optimal_q
 from ...training.recipes.evidence import feature_kernel
 from ...training.recipes.fitted import Fitted
 from ...training.recipes.fitted_errors import error_findings, of_nearest_classes
-from ...training.recipes.held_out import held_out_predictions, of_held_out_counts
+from ...training.recipes.held_out import held_out_predictions, of_fitted_counts
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.mean_findings import of_fitted_means
 from ...training.recipes.networks import Network, build_network, finite_features
@@ -232,8 +232,8 @@ class EnsembleRecipe(Recipe):
             yield from of_fitted_means(fitted)
         elif self.likelihood.for_classes_only:
             yield from of_nearest_classes(fitted, data, None, is_trained)
-        elif (held_out := held_out_predictions(fitted)) is not None:
-            yield from of_held_out_counts(held_out, data.row_counts[held_out.rows])
+        elif isinstance(self.likelihood, Poisson):
+            yield from of_fitted_counts(fitted)
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         for finding in super().training_findings(

@@ -153,8 +153,6 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         kernel = self._kernel()
         resolve_device(self.device)
         X, y = self._validated(X, y)
-        if kernel.requires_vector_input:
-            tell_far_origin(kernel, X)
         check_labels(y)
         weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
         if weight is not None:
@@ -173,6 +171,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         )
         self._keep(X, y)
         if self.method_ == "laplace":
+            tell_far_origin(kernel, X)
             codes = np.searchsorted(self.classes_, y)[:, None].astype(np.float64)
             inputs = X if kernel.requires_vector_input else np.arange(len(X))[:, None]
             warn_of_class_weights(Data(inputs, codes, weight), self.classes_)

@@ -183,8 +183,6 @@ class GaussianProcessRegressor(GaussianPredictor):
         kernel = clone(self._kernel())
         device = resolve_device(self.device)
         X, y = self._validated(X, y, multi_output=True, y_numeric=True)
-        if kernel.requires_vector_input:
-            tell_far_origin(kernel, X)
         Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self._check_targets(Y)
         alpha = noise_variance(self.alpha, len(Y))
@@ -201,6 +199,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         if self.method_ == "scgd" and alpha.ndim:
             raise ValueError("alpha must be one number for method='scgd', got one for each row.")
         if self.method_ == "exact":
+            tell_far_origin(kernel, X)
             self._fit_exact(kernel, TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
         else:
             self._fit_many(kernel, X, y, alpha, search, device)

@@ -19,7 +19,7 @@ from ...estimators.streams import all_classes, begins, check_unchanged
 from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
 from .estimators import begin
-from .parameters import NeighbourParameters, asked, check_joint, listed
+from .parameters import NeighbourParameters, asked, check_rows_kept, listed
 from .pseudo_recipe import NeighbourClassRecipe
 
 
@@ -151,7 +151,7 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
         return asked(self, posterior)
 
     def _check_parts(self) -> None:
-        check_joint(self)
+        check_rows_kept(self)
 
     def __dir__(self) -> list[str]:
         return listed(self)

@@ -35,7 +35,7 @@ from ...estimators.variational import VariationalRegressor
 from ...likelihoods.base import regression_likelihood
 from ...likelihoods.counts import Poisson
 from ...models.calibration.tails import TailChoice
-from .parameters import NeighbourParameters, asked, check_joint, listed
+from .parameters import NeighbourParameters, asked, check_rows_kept, listed
 from .pseudo_recipe import NeighbourCountRecipe
 from .recipe import NeighbourRecipe
 
@@ -225,7 +225,7 @@ class NNGPRegressor(
         return asked(self, posterior)
 
     def _check_parts(self) -> None:
-        check_joint(self)
+        check_rows_kept(self)
 
     def __dir__(self) -> list[str]:
         return listed(self)

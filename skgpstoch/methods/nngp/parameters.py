@@ -43,10 +43,10 @@ def asked(model: Any, posterior: Any) -> Any:
     return posterior.with_neighbors(n_neighbors, is_approximate)
 
 
-def check_joint(model: Any) -> None:
-    """Raise a ValueError if factors are of many more rows than the parameters say.
+def check_rows_kept(model: Any) -> None:
+    """Raise a ValueError if rows are kept twice, or factors of more rows than parameters say.
 
-    Or if rows are there twice. As in edited files.
+    As in edited files.
     """
     posterior = getattr(model, "posterior_", None)
     n_joint, inputs = getattr(posterior, "n_joint", 1), getattr(posterior, "inputs", None)

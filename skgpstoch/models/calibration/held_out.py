@@ -193,9 +193,10 @@ class HeldOut(NamedTuple):
     @property
     def reach(self) -> tuple[float, ...]:
         """The largest errors of held-out rows, (P,): no data say that outliers are wider."""
+        if not isinstance(self.likelihood, SharedStudentT):
+            return ()
         found = (self.rows.y - self.q.mean.mean(0)).abs().amax(0)
-        has_outliers = isinstance(self.likelihood, SharedStudentT) and bool(found.isfinite().all())
-        return tuple(found.tolist()) if has_outliers else ()
+        return tuple(found.tolist()) if bool(found.isfinite().all()) else ()
 
     @property
     def has_spread(self) -> bool:

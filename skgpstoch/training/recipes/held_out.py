@@ -46,6 +46,13 @@ def errors_of(fitted: Fitted, rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
     return fitted.scaled_targets(cast(Data, fitted.data))[rows] - mean.reshape(len(rows), -1)
 
 
+def of_fitted_counts(fitted: Fitted) -> Iterator[Finding]:
+    """Yield what :func:`of_held_out_counts` finds of the rows that a fit has left out, if any."""
+    if (held_out := held_out_predictions(fitted)) is not None:
+        rows, _ = fitted.among_first(len(cast(Any, fitted.objective).held_out.log_density))
+        yield from of_held_out_counts(held_out, cast(Data, fitted.data).row_counts[rows])
+
+
 def of_held_out_counts(held_out: HeldOutPredictions, weight: np.ndarray) -> Iterator[Finding]:
     """Yield the mean squared error of held-out counts over their predicted variance, if low.
 

@@ -849,6 +849,12 @@ def test_wide_gaps_between_groups_of_numbers_are_narrowed():
     assert "in a gap between groups" in asked[1].text
 
 
+def test_far_groups_are_no_magnitudes():
+    rng = np.random.default_rng(0)
+    x = np.r_[rng.uniform(0.0, 1.0, 60), rng.uniform(1_000.0, 1_001.0, 40)]  # median in one group
+    assert_array_equal(encoded(x[:, None], x)[:, 0], x)
+
+
 @pytest.mark.parametrize(
     "x",
     [

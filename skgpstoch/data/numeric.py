@@ -126,9 +126,11 @@ class Numbers(Encoder):
         quantile = Scaling.quantile(A, weight)
         ruled = ruled_by_few(Scaling.standard(A, weight), quantile)[0]
         fill = float(quantile.offset[0])
-        scaling = quantile if ruled else of_magnitudes(values, weight)
+        gaps = gaps_of(values)
+        reaching = of_magnitudes(values, weight) if gaps is None else None
+        scaling = quantile if ruled else reaching
         stand_ins = of_stand_ins(values, weight) if is_few else None
-        return cls(name, fill, True, flags, scaling, stand_ins, gaps_of(values))
+        return cls(name, fill, True, flags, scaling, stand_ins, gaps)
 
     def check_parts(self) -> None:
         """Raise a ValueError if gaps are none of those that a fit finds, as in edited files."""
@@ -201,7 +203,9 @@ def of_magnitudes(values: np.ndarray, weight: np.ndarray | None) -> Scaling | No
     asinh((x − offset)/scale) then tells values near the other end apart, which share one place in
     units of the standard deviation. *Measured* on targets of real frames that have such columns:
     NLPD −7.6, −.24, −.03, −.02 and +.03, log loss −.22, −.006 and +.002. Columns that reach 8 to 15
-    times as far changed it by −.04 to +.03, and linear relations are lost.
+    times as far changed it by −.04 to +.03, and linear relations are lost. Two far groups of unequal
+    sizes reach as far, but their gap says more: with a logarithm, 90 % intervals of a line over it
+    held .05 to .10 of the rows inside, without one .96 to .99.
     """
     low, lower, middle, upper, high = quantiles(values, MAGNITUDES, weight)
     least = 10.0 * np.finfo(np.float64).eps * max(abs(low), abs(high))

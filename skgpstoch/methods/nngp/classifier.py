@@ -202,9 +202,8 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Fit the model at the first call, and append rows to it at later ones.
 
-        Until 160 rows have come, or 20 with a network, the model is fitted again whenever rows have
-        doubled. Later calls do the same as :meth:`condition_on`: nothing is forgotten, and
-        hyper-parameters stay.
+        Until 160 rows have come, the model is fitted again whenever rows have doubled. Later calls
+        do the same as :meth:`condition_on`: nothing is forgotten, and hyper-parameters stay.
 
         Parameters
         ----------

@@ -236,8 +236,8 @@ class NNGPRegressor(
     ) -> Any:
         """Fit the model at the first call, and append rows to it at later ones.
 
-        Until 160 rows have come, or 20 with a network, the model is fitted again whenever rows have
-        doubled; the first 20 are learned without a network. Later calls do the same as
+        Until 160 rows have come, the model is fitted again whenever rows have doubled; the first 20
+        are learned without a network. Later calls do the same as
         :meth:`condition_on`: nothing is forgotten, and hyper-parameters stay.
 
         Raises
@@ -259,7 +259,8 @@ class NNGPRegressor(
 def begin(model: Any, X: Any, y: Any, of_rows: tuple, *classes: Any) -> Any:
     """Learn a stream's first rows, those of earlier calls and these; `classes` may occur.
 
-    A fit takes up to a second, so the kernel is learned anew only when rows have doubled.
+    A fit takes up to a second, or ten with a network, so only when rows have doubled are they
+    learned anew.
     """
     n_before = len(getattr(model, "_beginning", ()))
     given = rows_so_far(model, X, y, *of_rows, *classes)
@@ -267,8 +268,7 @@ def begin(model: Any, X: Any, y: Any, of_rows: tuple, *classes: Any) -> Any:
         condition(model, X, y, *of_rows)
     else:
         fit_first(model, with_transformed_targets(model, given, reset=True))
-    is_long = model.feature_map is None and not np.size(model.hidden_layer_sizes)
-    keep_beginning(model, True, given, LONG_BEGINNING if is_long else BEGINNING)
+    keep_beginning(model, True, given, LONG_BEGINNING)
     return model
 
 

@@ -203,9 +203,9 @@ def of_magnitudes(values: np.ndarray, weight: np.ndarray | None) -> Scaling | No
     asinh((x − offset)/scale) then tells values near the other end apart, which share one place in
     units of the standard deviation. *Measured* on targets of real frames that have such columns:
     NLPD −7.6, −.24, −.03, −.02 and +.03, log loss −.22, −.006 and +.002. Columns that reach 8 to 15
-    times as far changed it by −.04 to +.03, and linear relations are lost. Two far groups of unequal
-    sizes reach as far, but their gap says more: with a logarithm, 90 % intervals of a line over it
-    held .05 to .10 of the rows inside, without one .96 to .99.
+    times as far changed it by −.04 to +.03, and linear relations are lost. Two far groups
+    of unequal sizes reach as far, but their gap says more: with a logarithm, 90 % intervals of a
+    line over it held .05 to .10 of the rows inside, without one .96 to .99.
     """
     low, lower, middle, upper, high = quantiles(values, MAGNITUDES, weight)
     least = 10.0 * np.finfo(np.float64).eps * max(abs(low), abs(high))

@@ -6,7 +6,6 @@ import bisect
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from ...data.docstrings import documented

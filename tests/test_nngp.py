@@ -1793,3 +1793,15 @@ def test_many_trials_at_one_place_are_told(n_trials):
     said = [str(each.message) for each in caught if "trials in the median" in str(each.message)]
     assert len(said) == (n_trials > 150)
     assert all(f"stand for {n_trials} trials" in text for text in said)
+
+
+def test_outliers_reach_no_further_than_errors():
+    """With y in two groups, deviations were 1.6 times the errors of other rows, in silence."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1_300, 3))
+    group = np.where(rng.random(1_300) < 1.0 / (1.0 + np.exp(-3.0 * X[:, 2])), 5.0, -5.0)
+    y = group + 0.2 * (np.sin(2.0 * X[:, 0]) + X[:, 1]) + 0.1 * rng.normal(size=1_300)
+    model = NNGPRegressor(random_state=0).fit(X[:300], y[:300])
+    assert max(np.abs(model.held_out_.error)) == pytest.approx(model.likelihood_.reach[0], rel=0.1)
+    mean, std = model.predict(X[300:], return_std=True)
+    assert np.sqrt(np.mean(std**2) / np.mean((y[300:] - mean) ** 2)) < 1.3

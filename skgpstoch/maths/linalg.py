@@ -26,7 +26,8 @@ JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Multiples of the mean diagonal that :func:`cholesky` adds, in the order it tries them."""
 
 NO_COVARIANCE = (
-    "a kernel that is no covariance of these inputs, as ExpSineSquared of several columns is not"
+    "a kernel that is no covariance of these inputs, as ExpSineSquared of several columns is not, "
+    "nor of a network's features (hidden_layer_sizes=() leaves the network out)"
 )
 """A cause, for messages."""
 

@@ -109,19 +109,21 @@ def calibrated(
     weight = rows.weighted(torch.ones_like(rows.y))[:, :1]
     nearby, r = ErrorsNearby.best(u, weight[:, 0], given)
     most_odds = given.odds.quantile(KNOWN, dim=0)
-    limited = deviation(given, noise, most_odds)
-    columns = u, limited, weight, r, known(given, most_odds)
+    share, limited = known(given, most_odds), deviation(given, noise, most_odds)
+    reach = (rows.y - given.mean).abs().amax(0)
+    columns = u, limited, weight, r, share, reach / s
     # A copy from a device has another layout, and with it another order of sums.
     arrays = (each.cpu().contiguous().numpy() for each in columns)
     tails, (factor, exponent) = best_tails_and_spread(choice, *arrays)
     likelihood: AdditiveNoise = Gaussian(noise)
     if not math.isinf(tails.df):
         heavy = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
-        heavy.outliers = tails.outliers
+        heavy.outliers, heavy.reach = tails.outliers, tuple(reach.tolist())
         likelihood = heavy
-    wider = float((likelihood.noise_variance / noise).mean())
-    scale = ErrorScale(torch.from_numpy(factor), exponent, most_odds, nearby, wider).to(noise)
-    return likelihood, scale
+    c = torch.from_numpy(factor).to(noise)
+    V = factor2(share, c * limited ** (exponent - 1.0) * r) * s.square()
+    wider = likelihood.moments(Marginals(given.mean, V - noise)).var / V
+    return likelihood, ErrorScale(c, exponent, most_odds, nearby, float(wider.mean()))
 
 
 def best_tails_and_spread(
@@ -131,10 +133,12 @@ def best_tails_and_spread(
     weight: np.ndarray,
     ratio: np.ndarray,
     share: np.ndarray,
+    reach: np.ndarray,
 ) -> tuple[ErrorTails, Spread]:
     """Return the tails of errors u (N, P), and the factor c·s^(γ − 1) of their deviations s (N, P).
 
     Rows have weights (N, 1). Errors nearby say r (N, P), of which a share π (N, P) is taken. The
+    deviations of outliers are within the reach (N, P), the largest error in units of s. The
     search for γ begins with Laplace's distribution, as r was chosen: heavy tails, if found first,
     would stand in for deviations that vary.
     """
@@ -147,12 +151,12 @@ def best_tails_and_spread(
         return -(np.log(b) + np.abs(u) / b).sum(1)
 
     def by_tails(u: np.ndarray) -> np.ndarray:
-        return log_density(u, tails, lambda c: np.full_like(u, c)).sum(1)
+        return log_density(u, tails, lambda c: np.full_like(u, c), reach).sum(1)
 
     spread, z = Spread(np.ones(u.shape[1]), 1.0), u / np.sqrt(factor2(share, ratio))
     if choice.scales:
         spread = best_spread(laplace, z, np.zeros_like(u), s, weight[:, 0])
-        tails = best_tails(u, choice, weight, scales)
+        tails = best_tails(u, choice, weight, scales, reach)
         spread = best_spread(by_tails, z, np.zeros_like(u), s, weight[:, 0])
-    tails = best_tails(u, choice, weight, scales)
+    tails = best_tails(u, choice, weight, scales, reach)
     return tails, spread._replace(factor=tails.scale * spread.factor)

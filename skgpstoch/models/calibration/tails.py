@@ -50,17 +50,19 @@ def best_tails(
     choice: TailChoice,
     weight: np.ndarray | float = 1.0,
     scales: Scales | None = None,
+    reach: np.ndarray | float = math.inf,
 ) -> ErrorTails:
     """Return c, ν and outliers with the best penalised log score of errors u = (y − μ)/s, (N, P).
 
     The penalty is a prior on log c, and `WORTH` for each parameter. Rows have weights (N, 1). The
-    factor of s is c itself unless `scales` says otherwise.
+    factor of s is c itself unless `scales` says otherwise; that of outliers is at most the `reach`
+    (N, P), or that of other rows.
     """
 
     def loss(x: np.ndarray) -> float:
         found = tails_of(x, choice.scales)
         prior = 0.5 * (math.log(found.scale) / TAIL_SCALE_PRIOR) ** 2 if choice.scales else 0.0
-        return float(prior + WORTH * len(x) - (weight * log_density(u, found, scales)).sum())
+        return float(prior + WORTH * len(x) - (weight * log_density(u, found, scales, reach)).sum())
 
     sizes = [1] * choice.may_be_normal + [2, 4] * choice.may_be_heavy
     found = [
@@ -90,7 +92,12 @@ def tails_of(x: np.ndarray, scales: bool) -> ErrorTails:
     return ErrorTails(scale, 2.0 + math.exp(x[1]), outliers)
 
 
-def log_density(u: np.ndarray, tails: ErrorTails, scales: Scales | None = None) -> np.ndarray:
+def log_density(
+    u: np.ndarray,
+    tails: ErrorTails,
+    scales: Scales | None = None,
+    reach: np.ndarray | float = math.inf,
+) -> np.ndarray:
     """Return the log density of standardised errors."""
     share, width = tails.outliers
     factor = tails.scale if scales is None else scales(tails.scale)
@@ -98,5 +105,5 @@ def log_density(u: np.ndarray, tails: ErrorTails, scales: Scales | None = None) 
     usual = log_student_t(u, factor, tails.df)
     if share == 0.0:
         return usual
-    far = log_student_t(u, factor * width, tails.df)
+    far = log_student_t(u, np.maximum(factor, np.minimum(factor * width, reach)), tails.df)
     return np.logaddexp(math.log1p(-share) + usual, math.log(share) + far)

@@ -100,7 +100,7 @@ class ErrorScale(Module):
     nearby : ErrorsNearby or None
         r; None is 1.
     tails : float
-        T near rows; it is 1 far away.
+        T near rows, on average; it is 1 far away.
     """
 
     factor: Tensor

@@ -854,6 +854,14 @@ def test_words_of_python_are_those_of_the_class(sine):
         SVGPRegressor(kernel).fit(np.random.default_rng(0).uniform(-2, 2, (66, 2)), np.arange(66.0))
 
 
+def test_a_network_in_a_periodic_kernel_is_named(sine):
+    X, y = sine[0][:, :1], sine[1]
+    model = BSGDGaussianProcessRegressor(ExpSineSquared(1.0, 1.0), random_state=0)
+    with pytest.raises(ValueError, match=r"features \(hidden_layer_sizes=\(\) leaves the network"):
+        model.fit(X, y)
+    model.set_params(hidden_layer_sizes=(), max_iter=1).fit(X, y)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -197,7 +197,7 @@ def test_interval_display_of_given_intervals_and_styles():
         ({"subsample": 0}, ValueError, "subsample == 0"),
         ({"subsample": 1.5}, ValueError, "subsample == 1.5"),
         ({"subsample": "all"}, TypeError, "subsample"),
-        ({"coverage": 1.0}, ValueError, "coverage == 1.0"),
+        ({"coverage": 1.0}, ValueError, "coverage must be a number between 0 and 1, got 1.0"),
     ],
 )
 def test_interval_display_names_bad_parameters(options, error, message):
@@ -300,7 +300,7 @@ def test_calibration_display_without_name_reference_or_size():
 
 @pytest.mark.parametrize("levels", [[0.0, 0.5], [0.5, 1.0]])
 def test_calibration_levels_lie_inside_the_unit_interval(levels):
-    with pytest.raises(ValueError, match="levels == "):
+    with pytest.raises(ValueError, match=r"levels must be a number between 0 and 1, got [01]\.0"):
         RegressionCalibrationDisplay.from_predictions([1.0], [1.0], [1.0], levels=levels)
 
 

@@ -356,6 +356,8 @@ def test_models_without_callbacks_are_fitted_without(step):
 def test_what_cannot_be_stacked(models, message, step):
     with pytest.raises(ValueError, match=message):
         StackedDensityRegressor(models).fit(*step)
+    with pytest.raises(TypeError, match=r"'a' is a class; give an estimator, as SVGPRegressor\(\)"):
+        StackedDensityRegressor([("a", SVGPRegressor)]).fit(*step)
 
 
 def test_one_variance_is_that_of_rows_held_out(step):

@@ -321,11 +321,9 @@ def test_other_errors_pass_through(data):
         predict_mean_std(_Broken(), data[0])
 
 
-@pytest.mark.parametrize(
-    ("coverage", "error"), [(0, ValueError), (1, ValueError), ("a", TypeError)]
-)
-def test_bad_coverage_is_named(coverage, error):
-    with pytest.raises(error, match="coverage"):
+@pytest.mark.parametrize("coverage", [0, 1, 90, "a", np.nan])
+def test_bad_coverage_is_named(coverage):
+    with pytest.raises(ValueError, match="coverage must be a number between 0 and 1, got"):
         make_coverage_scorer(coverage)
 
 
@@ -351,5 +349,3 @@ def test_times_are_no_numbers():
     for given in ((times, y, y + 1.0), (y, y, y + 1.0, times)):
         with pytest.raises(ValueError, match="must be numeric, got"):
             continuous_ranked_probability_score(*given[:3], sample_weight=(*given, None)[3])
-    with pytest.raises(ValueError, match="coverage must be a number between 0 and 1, got nan"):
-        make_coverage_scorer(np.nan)

@@ -157,7 +157,7 @@ def with_rows_checked(score: Callable) -> Callable:
     return checked
 
 
-def check_coverage(coverage: Any) -> float:
+def check_coverage(coverage: Any, name: str = "coverage") -> float:
     """Return the probability of an interval as a float.
 
     Raises
@@ -166,9 +166,9 @@ def check_coverage(coverage: Any) -> float:
         If it is not between 0 and 1, or so close to 1 that floats cannot tell the upper end.
     """
     if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
-        raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+        raise ValueError(f"{name} must be a number between 0 and 1, got {coverage!r}.")
     if 0.5 + 0.5 * float(coverage) == 1.0:
-        raise ValueError(f"coverage must be at most 1 - 1e-15, got {coverage!r}, whose end is 1.")
+        raise ValueError(f"{name} must be at most 1 - 1e-15, got {coverage!r}, whose end is 1.")
     return float(coverage)
 
 

@@ -289,13 +289,15 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
     Raises
     ------
     TypeError
-        If it is a dict, a list of dicts, a structured array, a sparse matrix, or a frame that is
-        not computed yet.
+        If it is None, a dict, a list of dicts, a structured array, a sparse matrix, or a frame
+        that is not computed yet.
     ValueError
         If it has one dimension, masked entries, rows of different lengths, no columns or two of the
         same name. For an array of one dimension, the message is scikit-learn's, without the data.
     """
     refuse_plan(X, "X")
+    if X is None:
+        raise TypeError("X must be an array or a data frame, got None.")
     if got := _records(X):
         raise TypeError(f"X must be an array or a data frame, got {got}. Use pandas.DataFrame(X).")
     if hasattr(X, "to_frame") and len(getattr(X, "shape", ())) == 1:

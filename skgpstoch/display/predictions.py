@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 from sklearn.utils import check_random_state, check_scalar
 
-from ..data.arguments import check_exposed, given_of_rows
+from ..data.arguments import check_coverage, check_exposed, given_of_rows
 from ..data.array_inputs import as_floats
 from ..data.docstrings import documented
 from ..metrics import scores
@@ -418,8 +418,8 @@ class RegressionCalibrationDisplay(Display):
         nominal = np.arange(1, 20) / 20 if levels is None else as_floats(levels, "levels")
         if nominal.ndim != 1 or not len(nominal):
             raise ValueError(f"levels must be a list of numbers from 0 to 1, got {levels!r:.80}.")
-        for level in nominal:
-            scores.check_coverage(level, "levels")
+        for level in nominal.tolist():
+            check_coverage(level, "levels")
         covered = np.searchsorted(np.sort(needed, axis=None), nominal, side="right")  # (n_levels,)
         observed = covered / needed.size
         return cls(nominal=nominal, observed=observed, n_samples=len(needed), estimator_name=name)

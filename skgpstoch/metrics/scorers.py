@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from ..data.arguments import check_exposed, given_of_rows
+from ..data.arguments import check_coverage, check_exposed, given_of_rows
 from ..estimators.distributions.predictive import PredictiveDistribution, targets_of
 from ..estimators.wrappers import innermost, predict_distribution
-from .scores import check_coverage, check_weights, interval_coverage, unwrapped
+from .scores import check_weights, interval_coverage, unwrapped
 
 ROUTED = ("sample_weight", "exposure", "y_std")
 

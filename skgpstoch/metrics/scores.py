@@ -21,7 +21,6 @@ References
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf, ndtri
 from sklearn import config_context
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_array, check_scalar
+from sklearn.utils import check_array
 
+from ..data.arguments import check_coverage
 from ..data.array_inputs import as_floats
 from ..data.docstrings import documented
 
@@ -273,13 +273,6 @@ def central_interval(mean: NDArray, std: NDArray, coverage: float) -> NDArray:
     check_coverage(coverage)
     half_width = ndtri((1 + coverage) / 2) * std
     return np.stack([mean - half_width, mean + half_width], axis=1)
-
-
-def check_coverage(coverage: float, name: str = "coverage") -> None:
-    """Raise TypeError or ValueError unless `coverage` is a number with 0 < coverage < 1."""
-    check_scalar(coverage, name, Real, min_val=0, max_val=1, include_boundaries="neither")
-    if math.isnan(coverage):
-        raise ValueError(f"{name} must be a number between 0 and 1, got {coverage}.")
 
 
 def _as_numbers(values: ArrayLike, name: str) -> NDArray:

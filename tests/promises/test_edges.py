@@ -847,6 +847,8 @@ def test_words_of_python_are_those_of_the_class(sine):
             wrong()
     with pytest.raises(ValueError, match=r"got 'price'\. For a column of a data frame, pass"):
         model.fit(X, "price")
+    with pytest.raises(TypeError, match="X must be an array or a data frame, got None"):
+        model.predict(None)
     with pytest.raises(ValueError, match=r"a target for each row of X, got one dict\."):
         model.fit(X, {"price": 1.0})
     kernel = 1.0 * ExpSineSquared(1.0, 3.0) * RBF(4.0) + WhiteKernel(1e-3)

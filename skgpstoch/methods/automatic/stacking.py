@@ -188,6 +188,8 @@ def check_predicts(model: Any, name: str) -> None:
                 else ""
             )
             raise ValueError(f"{name} has no {method}: it is {model!r}{hint}.")
+    if isinstance(model, type):
+        raise TypeError(f"{name} is a class; give an estimator, as {model.__name__}() is.")
 
 
 class StackedDensityRegressor(

@@ -849,6 +849,18 @@ def test_wide_gaps_between_groups_of_numbers_are_narrowed():
     assert "in a gap between groups" in asked[1].text
 
 
+@pytest.mark.parametrize(("n_far", "n_gaps"), [(9, 0), (11, 1)])
+def test_a_group_has_one_in_twenty_of_the_numbers(n_far, n_gaps):
+    x = np.r_[np.linspace(0.0, 1.0, 200 - n_far), 1_000.0 + np.linspace(0.0, 1.0, n_far)]
+    assert (0 if gaps_of(x) is None else len(gaps_of(x))) == n_gaps
+
+
+@pytest.mark.parametrize(("n_groups", "n_gaps"), [(5, 4), (6, 0)])
+def test_a_column_has_four_gaps_at_most(n_groups, n_gaps):
+    x = np.repeat(1_000.0 * np.arange(n_groups), 40) + np.tile(np.linspace(0.0, 1.0, 40), n_groups)
+    assert (0 if gaps_of(x) is None else len(gaps_of(x))) == n_gaps
+
+
 def test_far_groups_are_no_magnitudes():
     rng = np.random.default_rng(0)
     x = np.r_[rng.uniform(0.0, 1.0, 60), rng.uniform(1_000.0, 1_001.0, 40)]  # median in one group

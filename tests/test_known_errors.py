@@ -107,6 +107,17 @@ def test_rows_are_judged_with_their_own_error():
     assert (held_out.std[error == 0.05] < 0.8).all()
 
 
+def test_errors_that_differ_much_leave_certain_predictions_certain():
+    """Kernels far off had weights, as large errors hid that: `std` was 7 to 13 times the error."""
+    rng = np.random.default_rng(0)
+    X, error = rng.uniform(-3.0, 3.0, (650, 2)), 10.0 ** rng.uniform(-3.0, 1.0, 150)
+    f = np.sin(2.0 * X[:, 0]) + 0.4 * X[:, 1]
+    y = f[:150] + error * rng.standard_normal(150)
+    model = ExactProcessRegressor(random_state=0).fit(X[:150], y, y_std=error)
+    mean, std = model.predict(X[150:], return_std=True)
+    assert np.sqrt(np.mean(std**2) / np.mean((mean - f[150:]) ** 2)) < 4.0
+
+
 @pytest.mark.slow
 def test_no_errors_are_errors_of_0():
     X, _, y, _ = two_instruments(80)

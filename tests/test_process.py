@@ -660,6 +660,16 @@ def test_one_draw_of_many_rows_finds_a_fast_function():
     assert np.sqrt(np.mean((model.predict(X[450:]) - y[450:]) ** 2)) < 0.25
 
 
+def test_so_do_draws_of_few_rows():
+    """The smooth kernel took it for noise, and lost to rougher ones: the log density was .11."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (600, 5))
+    f = np.sin(3.0 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * X[:, 3]
+    y = f + 0.1 * rng.standard_normal(600)
+    model = ExactProcessRegressor(random_state=0).fit(X[:100], y[:100])
+    assert model.log_predictive_density(X[100:], y[100:]).mean() > 0.3
+
+
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
 def test_rows_in_two_far_groups(cls):
     """In units of the deviation they were at two places: R² was .4, and shares of labels .7."""

@@ -2613,7 +2613,7 @@ def test_gaps_are_those_of_a_fit(gap, tmp_path):
     model = AutoGaussianProcessRegressor(max_time=1, random_state=0)
     model.fit(X + 1e3 * (np.arange(len(X)) % 2)[:, None], Y).save(tmp_path / "model")
     encoder = model._encoder.encoders[0]
-    wrong = np.tile(encoder.gaps, (5, 1)) if gap is None else np.array([gap])
+    wrong = np.tile(encoder.gaps, (20, 1)) if gap is None else np.array([gap])
     model._encoder.encoders[0] = replace(encoder, gaps=wrong)
     with pytest.raises(ValueError, match="Numbers have gaps"):
         model.save(tmp_path / "model")

@@ -67,16 +67,15 @@ def fit_kernel(
     """Learn hyper-parameters, precisions and tails of one kernel and output, and condition on rows.
 
     Hyper-parameters come from the rows with the numbers `searched`; their draws use `normals`
-    (S, D). If there is one draw, the search starts where that of the kernel before ended: with 500
-    rows .08 nats better on the mean of 14 tables, and a fifth quicker, but with 60 rows .01 worse.
-    That of the first kernel starts twice.
+    (S, D). The search of the first kernel starts twice. If there is one draw, that of others starts
+    where that of the kernel before ended: with 500 rows .08 nats better on the mean of 14 tables,
+    and a fifth quicker, but with 60 rows .01 worse.
     """
     starts = [shape.start(rows)]
-    if len(normals) == 1:
-        if before is None:
-            starts += rough_optimum(shape, rows.some(searched))
-        elif before.z.shape == starts[0].shape:
-            starts = [before.z]
+    if before is None:
+        starts += rough_optimum(shape, rows.some(searched))
+    elif len(normals) == 1 and before.z.shape == starts[0].shape:
+        starts = [before.z]
     z, some = best_settled(shape, rows.some(searched), starts)
     found = [Conditioned.given(shape, z, rows)]
     precision = rows.precision
@@ -101,7 +100,10 @@ def rough_optimum(shape: Shape, rows: ProcessRows) -> list[np.ndarray]:
 
     A function with many periods between rows looks like noise to a smooth kernel where its search
     starts. *Measured* on 450 rows of y = sin 20a + .3b + noise of .2: all kernels inherited that
-    optimum, with an RMSE of .75; now it is .22.
+    optimum, with an RMSE of .75; now it is .22. Where kernels are searched one by one, NLPD of 60
+    to 300 rows of sin 3a + bc + .3d + noise of .1 is .13 to .53 lower, of 42 other made-up tables
+    0 to .13, and of 86 samples of eleven real ones the same to .0001 on average (−.11 to +.12). The
+    process takes a quarter longer.
     """
     rough, start = KERNEL_SHAPES["rough"], shape.start(rows)
     if shape.profile in (None, rough.profile) or rough.start(rows).shape != start.shape:

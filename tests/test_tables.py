@@ -39,6 +39,7 @@ from skgpstoch.data.target_means import (
     prior_rows,
     sums,
 )
+from skgpstoch.data.texts import told_of_texts
 from skgpstoch.methods.automatic import automatic_classifier
 from skgpstoch.methods.automatic.strange_targets import looks_like_counts
 
@@ -1009,8 +1010,76 @@ def test_dates_that_are_strings_are_told():
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             TableEncoder().fit_transform(X, y)
-        found = [w for w in said if "Column 'when' of X holds dates as strings" in str(w.message)]
+        found = [w for w in said if "'when' of X holds dates or times as str" in str(w.message)]
         assert len(found) == told
+
+
+DAYS = pd.date_range("2024-01-03 08:10", periods=40, freq="290h")
+AMOUNTS = 137.5 * np.arange(-20.0, 20.0)
+DOT_AND_COMMA = str.maketrans(",.", ".,")
+
+
+def told_of(values):
+    """What the warning says of a column of strings; None without one."""
+    (column,) = columns_of(pd.DataFrame({"a": values}), None)
+    return told_of_texts(column)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%Y-%m",
+        "%d.%m.%Y",
+        "%m/%d/%y",
+        "%d-%m-%Y",
+        "%Y/%m/%d",
+        "%Y%m%d",
+        "%b %d, %Y",
+        "%d %B %Y",
+        "%a, %d-%b-%Y",
+        "%H:%M",
+        "%I:%M %p",
+        "%d.%m.%Y %H:%M:%S",
+        "%Y-%m-%dT%H:%M:%SZ",
+    ],
+)
+def test_dates_of_any_form_are_told(form):
+    assert "dates or times as strings" in told_of([*DAYS.strftime(form), "n/a"])
+
+
+@pytest.mark.parametrize(
+    ("form", "unit"),
+    [("{:.1f}", ""), ("{:,.1f}", ""), ("{:,.1f}", " kg"), ("{:.1f}", "%"), ("{:.0f}", "GB")],
+)
+@pytest.mark.parametrize("is_comma", [False, True])
+def test_numbers_of_any_form_are_told_and_their_cure_works(form, unit, is_comma):
+    texts = [form.format(number) for number in AMOUNTS]
+    texts = [text.translate(DOT_AND_COMMA) if is_comma else text for text in texts]
+    column = pd.Series([text + unit for text in texts])
+    (code,) = re.findall(r"for example with (pandas.*'coerce'\));", told_of(column))
+    found = eval(code, {"pandas": pd, "column": column})
+    assert_allclose(found, [float(form.replace(",", "").format(n)) for n in AMOUNTS])
+
+
+def test_amounts_of_money_are_told():
+    told = told_of([f"{'-' if n < 0 else ''}${abs(n):,.2f}" for n in AMOUNTS])
+    assert "pandas.to_numeric(column.str.replace('$', '').str.replace(',', ''), errors" in told
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["{0:05}", "A{0}", "{0}{1}", "1.{2}.{0}", "10.0.{0}.1", "{0}-{3}", "555-{0:04}", "{0}/{3}"],
+)
+def test_codes_are_no_dates_or_numbers(form):
+    assert told_of([form.format(i, "ABCD"[i % 4], i % 7, i + 10) for i in range(40)]) is None
+
+
+def test_numbers_as_strings_need_not_be_dropped():
+    """As each row had another one, the best column was told to be dropped."""
+    X = pd.DataFrame({"a": [f"{n:.1f}".replace(".", ",") for n in AMOUNTS]})
+    with pytest.warns(UserWarning, match="40 of them read as numbers") as said:
+        TableEncoder().fit_transform(X, AMOUNTS)
+    assert not any("Drop it" in str(warning.message) for warning in said)
 
 
 @pytest.mark.parametrize(

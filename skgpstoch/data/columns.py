@@ -356,12 +356,3 @@ def of_categories(name: str, values: list, order: tuple = ()) -> Column:
         ) from None
     levels = np.fromiter(values, dtype=object, count=len(values))
     return Column(name, LEVEL, levels, order=order)
-
-
-def is_number(text: str) -> bool:
-    """Tell whether a string reads as a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

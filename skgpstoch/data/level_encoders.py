@@ -12,6 +12,7 @@ from .equal_rows import LEADING_COLUMNS
 from .level_effects import Design, LevelEffects, Line, telling
 from .messages import warn
 from .target_means import TargetMeans, Targets
+from .texts import told_of_texts
 
 LEAST_BY_DAYS = 0.01
 """Least share of what other columns leave of y that the effects of days must explain, as rows of
@@ -59,7 +60,7 @@ def level_encoders(
     known = [ranks(column) for column in leading[:LEADING_COLUMNS]]
     targets = Targets.of(known, y, weight, cluster)
     for j, found in zip(many, levels, strict=True):
-        if len(found) == len(targets.row):
+        if len(found) == len(targets.row) and told_of_texts(columns[j]) is None:
             warn(
                 f"Column {columns[j].name} of X has a different category in every row, so "
                 "it cannot help to predict new rows. Drop it, or replace it by something "

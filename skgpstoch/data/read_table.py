@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -23,20 +22,12 @@ from .array_inputs import (
 from .arrays import all_finite, possibly_ragged, row_blocks
 from .columns import (
     LEVEL,
-    Column,
     ReadTable,
     columns_of,
-    is_number,
     is_table,
     names_of,
     refuse_infinite,
 )
-from .messages import warn
-
-LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of strings as numbers
-NUMBERS_SHARE = 0.8  # least share of such levels
-LEAST_DATES = 5  # least number of levels, all of them dates, to warn of strings as dates
-STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
 
 
 def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any) -> Any:
@@ -139,41 +130,3 @@ def read_table(X: Any, categorical_features: Any) -> ReadTable:
 def array_of(X: Any) -> np.ndarray | None:
     """Return X if it is a float array, which may need no encoding; otherwise None."""
     return X if isinstance(X, np.ndarray) and X.dtype.kind == "f" else None
-
-
-def warn_of_texts(column: Column) -> None:
-    """Warn of a column of strings, most of which read as numbers, or all of which are dates.
-
-    Do not warn if all are whole numbers, which may be codes such as postcodes.
-    """
-    if column.kind != LEVEL or column.order:
-        return
-    texts = [level for level in column.levels if isinstance(level, str)]
-    if len(texts) >= LEAST_DATES and all(map(is_date, texts)):  # such as pandas.read_csv returns
-        warn(
-            f"Column {column.name} of X holds dates as strings, such as {min(texts)!r}. They are "
-            "treated as categories. Convert the column, for example with pandas.to_datetime."
-        )
-    others = sorted(level for level in texts if not is_number(level))
-    n_numbers = len(texts) - len(others)
-    has_points = any("." in text for text in texts)
-    if n_numbers >= max(LEAST_NUMBERS, NUMBERS_SHARE * len(texts)) and (
-        has_points or STANDS_FOR_MISSING.intersection(map(str.lower, others))
-    ):
-        but = f" (not {others[0]!r}, for example)" if others else ""
-        warn(
-            f"Column {column.name} of X holds {len(texts)} different strings, and "
-            f"{n_numbers} of them read as numbers{but}. They are treated as categories. "
-            "If they are numbers, convert the column, for example with "
-            "pandas.to_numeric(column, errors='coerce'); if they are categories, add "
-            "the column to categorical_features."
-        )
-
-
-def is_date(text: str) -> bool:
-    """Tell whether a string is an ISO date, such as 2024-05-31, with or without a time."""
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return "-" in text

@@ -45,8 +45,9 @@ from .level_encoders import level_encoders
 from .messages import muted
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .ranges import of_rows_asked, ranges_of
-from .read_table import array_of, read_table, warn_of_texts
+from .read_table import array_of, read_table
 from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans, means_at
+from .texts import warn_of_texts
 
 FEW_LEVELS = 10  # which have one column each
 ROWS_PER_LEVEL = 4.0

@@ -1,0 +1,112 @@
+"""Tell of strings that are dates or numbers, which a table would treat as categories."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+from .columns import LEVEL, Column
+from .messages import warn
+
+LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of strings as numbers
+NUMBERS_SHARE = 0.8  # least share of such levels
+LEAST_DATES = 5  # least number of levels, all of them dates, to warn of strings as dates
+STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
+
+CLOCK = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[ap]\.?m\.?)?"
+YEAR, DAY = r"(\d{4}|\d{2})", r"(0?[1-9]|[12]\d|3[01])"  # months, too, as places differ
+MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+FORMS_OF_DATES = (
+    rf"{YEAR}(?P<a>[./-]){DAY}(?P=a){DAY}",
+    rf"{DAY}(?P<b>[./-]){DAY}(?P=b){YEAR}",
+    rf"({DAY}(st|nd|rd|th|\.)?[ -])?{MONTH},?[ -]({DAY}(st|nd|rd|th)?,? )?{YEAR}",
+    r"(19|20)\d{2}((0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])|[./-](0?[1-9]|1[0-2]))",
+)
+WEEKDAY = r"((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?"
+WRITTEN_DATE = re.compile(
+    rf"{WEEKDAY}({'|'.join(FORMS_OF_DATES)})([ T]{CLOCK})?|{CLOCK}", re.IGNORECASE
+)
+WRITTEN_NUMBER = re.compile(
+    r"[-+]?(?P<before>[$€£¥₹]? ?)"
+    r"[-+]?(\d{1,3}(?P<mark>[ .,'’])\d{3}((?P=mark)\d{3})*|\d+)((?P<point>[.,])\d+)?"
+    r"(?P<after> ?[^\s\d.,;:/+-][^\s\d.,;:]{0,7})?"
+)
+
+
+def warn_of_texts(column: Column) -> None:
+    """Warn of a column of strings, most of which read as numbers, or all of which are dates."""
+    if (told := told_of_texts(column)) is not None:
+        warn(told)
+
+
+def told_of_texts(column: Column) -> str | None:
+    """Say what strings seem to be, and how to convert them; None if they are categories.
+
+    Whole numbers may be codes such as postcodes, unless all have a unit.
+    """
+    if column.kind != LEVEL or column.order:
+        return None
+    texts = [level for level in column.levels if isinstance(level, str)]
+    known = [text for text in texts if text.lower() not in STANDS_FOR_MISSING]
+    if len(known) >= LEAST_DATES and all(map(is_date, known)):  # such as pandas.read_csv returns
+        return (
+            f"Column {column.name} of X holds dates or times as strings, such as {min(known)!r}. "
+            "They are treated as categories. If that is not meant, convert the column, for example "
+            "with pandas.to_datetime."
+        )
+    (affixes, n_alike), *_ = Counter(map(affixes_of, texts)).most_common(1) or [(None, 0)]
+    if affixes is None or n_alike < max(LEAST_NUMBERS, NUMBERS_SHARE * len(texts)):
+        return None
+    others = sorted(text for text in texts if affixes_of(text) != affixes)
+    are_codes = not any(affixes) and not any(mark in text for text in texts for mark in ".,")
+    if are_codes and not STANDS_FOR_MISSING.intersection(map(str.lower, others)):
+        return None
+    but = f" (not {others[0]!r}, for example)" if others else ""
+    cure = conversion([text for text in texts if affixes_of(text) == affixes], *affixes)
+    return (
+        f"Column {column.name} of X holds {len(texts)} different strings, and "
+        f"{n_alike} of them read as numbers{but}. They are treated as categories. "
+        f"If they are numbers, convert the column, for example with {cure}; "
+        "if they are categories, add the column to categorical_features."
+    )
+
+
+def affixes_of(text: str) -> tuple[str, str] | None:
+    """Return what is before and after a number, such as a unit; None if a string holds none."""
+    if is_number(text):
+        return "", ""
+    found = WRITTEN_NUMBER.fullmatch(text.strip())
+    return None if found is None else (found["before"], found["after"] or "")
+
+
+def conversion(texts: Sequence[str], before: str, after: str) -> str:
+    """Return code that converts a column of such strings to numbers."""
+    found = [match for match in map(WRITTEN_NUMBER.fullmatch, map(str.strip, texts)) if match]
+    points, marks = ({match[kind] for match in found} - {None} for kind in ("point", "mark"))
+    steps = f".str.replace({before!r}, '')" if before else ""
+    steps += f".str.removesuffix({after!r})" if after else ""
+    for mark in sorted(marks - points - (set() if "," in points else {"."})):
+        steps += f".str.replace({mark!r}, '')"
+    if "," in points:
+        steps += ".str.replace(',', '.')"
+    return f"pandas.to_numeric(column{steps}, errors='coerce')"
+
+
+def is_number(text: str) -> bool:
+    """Tell whether Python reads a string as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_date(text: str) -> bool:
+    """Tell whether a string is a date, such as 2024-05-31 or 31.5.2024, or a time of day."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return WRITTEN_DATE.fullmatch(text.strip()) is not None
+    return True

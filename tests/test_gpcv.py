@@ -968,16 +968,16 @@ def test_coordinate_steps_that_cycle_keep_the_best_iterate():
 def test_outliers_are_judged_without_their_rows(sine, monkeypatch):
     """Rows are trained in another order; merged ones have one place, and are left out together."""
     X, y = np.tile(sine[0][:40], (3, 1)), np.tile(sine[1][:40], 3)
-    judge, found = fitted_errors.errors_without, []
+    judge, found = fitted_errors.left_out_at, []
 
-    def watched(fitted, rows, error):
-        found.append((fitted, rows, judge(fitted, rows, error)))
-        return found[-1][2]
+    def watched(fitted, data, rows, *of_rows):
+        found.append((fitted, rows, *judge(fitted, data, rows, *of_rows)))
+        return found[-1][2:]
 
-    monkeypatch.setattr(fitted_errors, "errors_without", watched)
+    monkeypatch.setattr(fitted_errors, "left_out_at", watched)
     y[40:] += 0.3
     ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8), max_iter=1, random_state=0).fit(X, y)
-    ((fitted, rows, without),) = found
+    ((fitted, rows, without, std),) = found
     posterior, Y = fitted.posterior, fitted.scaled_targets(fitted.whole)
     assert len(posterior.X) < 120
     assert len(rows) == 120
@@ -990,3 +990,4 @@ def test_outliers_are_judged_without_their_rows(sine, monkeypatch):
             C[np.ix_(kept, kept)], posterior.y.numpy()[kept]
         )
         assert_allclose(without[row], Y[row] - mean, rtol=1e-6)
+        assert 0.0 < std[row] < 2.0

@@ -35,7 +35,7 @@ APART_WITHOUT_NOISE = 1e-3  # difference of y, in deviations, that then contradi
 def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     """Yield whether errors of rows left out are alike, and outliers among them.
 
-    Tails tell of outliers, but means follow them. Known errors say which rows may be far off.
+    Tails tell of outliers, but means follow them. Known errors say how far off each row may be.
     """
     predicted, data = cast(Any, fitted.objective).held_out, fitted.data
     if predicted is None or data is None:
@@ -50,11 +50,9 @@ def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     if data.weight is not None and fitted.transformer is None and not IS_JUDGED.get():
         of_rows = data.y[rows], error, weight
         yield from of_mean_errors(fitted, *of_rows, "left-out", OF_WEIGHTS)
-    if data.y_std is not None:
-        return
     judged = JudgedRows.of(rows, error, data.X, fitted.scaled_targets(data))
-    found = of_tails(error, judged, True)
-    for each in found:
+    std = 1.0 if data.y_std is None else predicted.std.numpy()[places]
+    for each in of_tails(error / std, judged, True):
         if each.name == OUTLIERS and (each.value <= MANY_FAR or judged.has_outliers):
             yield each
 

@@ -44,6 +44,7 @@ MOST_INDICATORS = 10_000_000  # of rows times classes, which take 80 MB
 FEW_COPIES = 1.05  # counts of a distinct row, up to which copies hardly matter
 LEAST_FOUND = 0.6  # of the noise
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
+LEAST_OWN = 1e-6  # of 1 − h of Gaussian noise, which is rounding below
 
 
 def error_findings(
@@ -74,17 +75,18 @@ def error_findings(
         data.X, counts_with_copies(data), lambda rows: errors_at(fitted, data, rows)
     )
     yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
-    if type(likelihood) is Gaussian and data.y_std is None:
+    if type(likelihood) is Gaussian:
         rows = np.arange(len(data.X))
         if (weight := data.weight) is not None:  # rows of little weight hardly affect the fit
             rows = np.flatnonzero(weight > LEAST_WEIGHT * weight.mean())
         rows = rows[judged_rows(rows)]
         error = errors_at(fitted, data, rows)
-        Y = fitted.scaled_targets(data)
-        yield from of_local(rows, error, data.X, Y, kernel, is_trained, weight=weight)
-        are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
-        without = errors_without(fitted, rows, error)
-        yield from of_tails(without, JudgedRows.of(rows, without, data.X, Y), are_noise)
+        Y, variance = fitted.scaled_targets(data), noise_at(fitted, data, rows)
+        if data.y_std is None:
+            yield from of_local(rows, error, data.X, Y, kernel, is_trained, weight=weight)
+        are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * variance.mean(0)))
+        without, std = left_out_at(fitted, data, rows, error, variance)
+        yield from of_tails(without / std, JudgedRows.of(rows, without, data.X, Y), are_noise)
 
 
 def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
@@ -96,18 +98,42 @@ def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
     return y - mean.numpy().reshape(y.shape)
 
 
-def errors_without(fitted: Fitted, rows: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Return errors (m, P) at these rows without themselves, if a factor of all rows is known.
+def noise_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
+    """Return the variance σ² + e² of the noise of scaled y at rows, known errors e included."""
+    noise = fitted.posterior.likelihood.noise_variance.detach().numpy()
+    known = 0.0 if data.y_std is None else np.square(data.y_std[rows] / fitted.y_scaling.scale)
+    found = np.broadcast_to(noise + known, (len(rows), len(noise)))
+    return np.maximum(np.where(np.isfinite(found), found, 1.0), np.finfo(found.dtype).tiny)
 
-    Rows that were merged are left out together.
+
+def left_out_at(
+    fitted: Fitted, data: Data, rows: np.ndarray, error: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return errors at rows without their own y, and their deviations, (m, P) each.
+
+    They are those at training rows, `error`, and the root of `noise`, if it is not known what the
+    rows have told. Rows that were merged are left out together.
     """
-    posterior, places, data = fitted.posterior, fitted.places, cast(Data, fitted.whole)
-    is_known = isinstance(posterior, ExactPosterior) and len(posterior.X) <= MOST_LEFT_OUT
-    if not is_known or places is None or len(places) != len(data):
-        return error
-    exact = cast(ExactPosterior, posterior)
-    mean = exact.y - exact.solver.left_out()[0][..., 0].mT  # in the order of training
-    return np.asarray((fitted.scaled_targets(data) - mean.numpy()[places])[rows])
+    posterior, places = fitted.posterior, fitted.places
+    if isinstance(posterior, ExactPosterior):
+        is_known = len(posterior.X) <= MOST_LEFT_OUT and places is not None
+        if not is_known or len(cast(np.ndarray, places)) != len(cast(Data, fitted.whole)):
+            return error, np.sqrt(noise)
+        of_places, variance = posterior.solver.left_out()
+        mean = (posterior.y - of_places[..., 0].mT).numpy()[places]  # in the order of training
+        std = np.sqrt(variance.mT.numpy()[places])
+        return fitted.scaled_targets(data)[rows] - mean[rows], std[rows]
+    X, q = marginals_at(fitted, data, rows)
+    weight = np.ones(1) if data.weight is None else data.weight[rows]
+    curvature = torch.from_numpy(weight[:, None] / noise)
+    with torch.no_grad():
+        told = fitted.posterior.told(X, curvature if len(rows) == len(data) else None)
+    varies = getattr(getattr(posterior, "model", None), "scale", None) is not None
+    if told is None or varies:
+        return error, np.sqrt(noise)
+    free = (1.0 - curvature * told).clamp_min(LEAST_OWN)
+    variance = told / free + (q.var[0] - told).clamp_min(0.0)
+    return error / free.numpy(), np.sqrt(variance.numpy() + noise)
 
 
 def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:

@@ -993,6 +993,25 @@ def test_outliers_are_the_cause_of_what_they_bring_about(noise, n, size):
     assert problems == ["outliers"]
 
 
+@pytest.mark.parametrize(
+    ("n", "seed", "make", "y_std"),
+    [
+        (60, 3, SVGPRegressor, None),  # f goes through it
+        (200, 7, SVGPRegressor, None),
+        (60, 1, SVGPRegressor, 0.05),
+        (60, 1, NNGPRegressor, 0.05),
+    ],
+)
+def test_one_wrong_target_is_told(n, seed, make, y_std):
+    """Of 16 tables half were silent, and nearly all with known errors."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0.0, 4.0, (n, 2))
+    y = np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.standard_normal(n)
+    y[7] = 50.0
+    with pytest.warns(UserWarning, match="Errors have heavy tails"):
+        make(random_state=0).fit(X, y, y_std=y_std)
+
+
 @pytest.mark.slow
 def test_neighbours_tell_of_outliers():
     """Although their tails are heavy, their means follow these rows."""

@@ -11,8 +11,8 @@ from .columns import LEVEL, Column
 from .equal_rows import LEADING_COLUMNS
 from .level_effects import Design, LevelEffects, Line, telling
 from .messages import warn
+from .misread import told_of_texts
 from .target_means import TargetMeans, Targets
-from .texts import told_of_texts
 
 LEAST_BY_DAYS = 0.01
 """Least share of what other columns leave of y that the effects of days must explain, as rows of

@@ -43,11 +43,11 @@ from .findings import Finding
 from .groups import Group, agreed
 from .level_encoders import level_encoders
 from .messages import muted
+from .misread import warn_of_stand_in, warn_of_texts
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .ranges import of_rows_asked, ranges_of
 from .read_table import array_of, read_table
 from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans, means_at
-from .texts import warn_of_texts
 
 FEW_LEVELS = 10  # which have one column each
 ROWS_PER_LEVEL = 4.0
@@ -134,6 +134,8 @@ class TableEncoder:
         if isinstance(self.categorical_features, str):  # "from_dtype"
             for column in columns:
                 warn_of_texts(column)
+        for column in columns:
+            warn_of_stand_in(column)
         self.kinds = [column.kind for column in columns]
         self.names = [column.name for column in columns]
         self.time_zones = [column.time_zone for column in columns]

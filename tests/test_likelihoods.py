@@ -1109,7 +1109,7 @@ def test_what_an_additive_noise_must_define(hook):
     arguments = {"noise_variance": None, "noise_quantile": (0.5,), "cdf": (None, None)}[hook]
     with pytest.raises(NotImplementedError, match=f"Incomplete must define {hook}"):
         incomplete.noise_variance if arguments is None else getattr(incomplete, hook)(*arguments)
-    with pytest.raises(NotImplementedError, match="Bernoulli has no quantiles"):
+    with pytest.raises(NotImplementedError, match="Bernoulli must define quantile"):
         Bernoulli().quantile(None, 0.5)
 
 

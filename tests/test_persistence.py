@@ -521,11 +521,12 @@ def unshifted(z):
     ("transform", "is_known"),
     [
         (FunctionTransformer(np.log1p, np.expm1), True),
+        (FunctionTransformer(special.expit, special.logit), True),
         (make_pipeline(FunctionTransformer(np.exp, np.log), PowerTransformer()), True),
         (QuantileTransformer(n_quantiles=9, output_distribution="normal"), True),
         (FunctionTransformer(shifted, unshifted), False),
     ],
-    ids=["ufunc", "pipeline", "quantiles", "function"],
+    ids=["ufunc", "of SciPy", "pipeline", "quantiles", "function"],
 )
 @slow_cases("quantiles")
 def test_transformers_of_targets_come_back(transform, is_known, tmp_path):

@@ -86,7 +86,7 @@ class Likelihood(Module):
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Return the least y with P(Y ≤ y) ≥ probability under the mixture over f ~ q, (N, P)."""
-        raise NotImplementedError(f"{type(self).__name__} has no quantiles")
+        raise NotImplementedError(f"{type(self).__name__} must define quantile")
 
     def around(self, q: Marginals) -> Self:
         """Return the likelihood for many calls with this q, which then cost less."""

@@ -189,7 +189,7 @@ def is_mersenne_twister(generator: np.random.RandomState) -> bool:
 
 
 def is_known(function: np.ufunc) -> bool:
-    """Tell whether a ufunc is one of NumPy's that files may name; SciPy's may share a name."""
+    """Tell whether a ufunc is one that files may name; others may share a name."""
     return UFUNCS.get(function.__name__) is function
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from scipy import special
 from sklearn import exceptions
 from sklearn import multiclass as sk_multiclass
 from sklearn.base import BaseEstimator
@@ -105,7 +106,8 @@ OF_NUMPY = """
     sign sin sinh sqrt square tan tanh trunc
 """
 UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in OF_NUMPY.split()}
-"""NumPy's elementwise functions that transformers may hold."""
+UFUNCS |= {"expit": special.expit, "logit": special.logit}
+"""Elementwise functions of NumPy and SciPy that transformers may hold."""
 TENSORS = "_parameters", "_buffers"  # of a module
 PREFIXES = {"torch": "nn", "sklearn": "sklearn"}
 NUMPY_TYPES = (np.bool_, np.float32, np.float64, np.int32, np.int64)  # dtype= of encoders

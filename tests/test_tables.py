@@ -1110,6 +1110,23 @@ def test_other_numbers_stand_for_themselves(x):
     assert stand_in_of(x) is None
 
 
+@pytest.mark.parametrize(
+    ("texts", "cure"),
+    [
+        (["True", "false"], "column.str.lower() == 'true'"),
+        (["1,5", "2,25"], "pandas.to_numeric(column.str.replace(',', '.'), errors='coerce')"),
+        (["a", "b"], "pandas.to_numeric"),
+    ],
+)
+def test_strings_where_numbers_were_are_told_how_to_be_converted(texts, cure):
+    encoder = TableEncoder()
+    encoder.fit_transform(
+        pd.DataFrame({"a": [0.0, 1.0, 0.0], "b": [1.0, 2.0, 4.0]}), np.arange(3.0)
+    )
+    with pytest.raises(TypeError, match=re.escape(f"Convert it, for example with {cure}.")):
+        encoder.transform(pd.DataFrame({"a": texts, "b": [1.0, 2.0]}))
+
+
 def test_numbers_as_strings_need_not_be_dropped():
     """As each row had another one, the best column was told to be dropped."""
     X = pd.DataFrame({"a": [f"{n:.1f}".replace(".", ",") for n in AMOUNTS]})

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import numpy as np
 
-from .columns import LEVEL, NUMBER, Column
+from .columns import DATE, DURATION, LEVEL, NUMBER, Column
 from .messages import warn
 
 LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of strings as numbers
@@ -19,6 +19,12 @@ FEWEST_ALIKE, SHARE_ALIKE = 5, 0.02  # rows that share a number that stands for 
 FEWEST_OTHERS, MORE_ALIKE = 20, 2.0  # other numbers, and times as often as any of these
 BELOW_ZERO = 0.1  # of the range of others, from them to a negative number
 STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
+
+CONVERSIONS = {
+    NUMBER: ", for example with pandas.to_numeric",
+    DATE: ", for example with pandas.to_datetime",
+    DURATION: ", for example with pandas.to_timedelta(column, unit='s') if it holds seconds",
+}
 
 CLOCK = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[ap]\.?m\.?)?"
 YEAR, DAY = r"(\d{4}|\d{2})", r"(0?[1-9]|[12]\d|3[01])"  # months, too, as places differ
@@ -114,6 +120,17 @@ def stand_in_of(values: np.ndarray) -> tuple[float, float, float] | None:
         if gap > width or is_below:
             return float(end), low, high
     return None
+
+
+def cure_of(column: Column, kind: str) -> str:
+    """Say how to convert a column to the kind that it had in training rows, if that is known."""
+    texts = [level for level in column.levels if isinstance(level, str)]
+    (affixes, _), *_ = Counter(map(affixes_of, texts)).most_common(1) or [(None, 0)]
+    if kind == NUMBER and texts and {"true", "false"}.issuperset(map(str.lower, texts)):
+        return ", for example with column.str.lower() == 'true'"
+    if kind == NUMBER and affixes is not None:
+        return f", for example with {conversion(texts, *affixes)}"
+    return CONVERSIONS.get(kind, "")
 
 
 def affixes_of(text: str) -> tuple[str, str] | None:

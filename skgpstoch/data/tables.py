@@ -30,10 +30,8 @@ from .chunk import Chunk
 from .columns import (
     COLUMN_KINDS,
     DATE,
-    DURATION,
     EMPTY,
     LEVEL,
-    NUMBER,
     Column,
     ReadTable,
     columns_of,
@@ -43,7 +41,7 @@ from .findings import Finding
 from .groups import Group, agreed
 from .level_encoders import level_encoders
 from .messages import muted
-from .misread import warn_of_stand_in, warn_of_texts
+from .misread import cure_of, warn_of_stand_in, warn_of_texts
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .ranges import of_rows_asked, ranges_of
 from .read_table import array_of, read_table
@@ -60,11 +58,6 @@ ROWS_PER_DAY = 4.0
 """Least mean number of rows that share a day, for the same. *Measured* (NLPD without, with) with
 2,500 flights: 4.220, 4.180, and on the next month's flights 4.113, 4.110; with 294,611: 3.970,
 3.942. An effect given only the date beside it: 4.179, 4.157 and 3.915."""
-CONVERSIONS = {
-    NUMBER: ", for example with pandas.to_numeric",
-    DATE: ", for example with pandas.to_datetime",
-    DURATION: ", for example with pandas.to_timedelta(column, unit='s') if it holds seconds",
-}
 
 
 class TableEncoder:
@@ -334,7 +327,7 @@ class TableEncoder:
             if column.kind not in (kind, EMPTY):
                 raise TypeError(
                     f"Column {column.name} of X holds {column.kind}, but held {kind} in "
-                    f"the training rows. Convert it{CONVERSIONS.get(kind, '')}."
+                    f"the training rows. Convert it{cure_of(column, kind)}."
                 )
             if column.time_zone != zone and column.kind != EMPTY:
                 raise ValueError(

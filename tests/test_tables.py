@@ -1043,8 +1043,18 @@ def told_of(values):
         "%Y-%m-%dT%H:%M:%SZ",
     ],
 )
-def test_dates_of_any_form_are_told(form):
-    assert "dates or times as strings" in told_of([*DAYS.strftime(form), "n/a"])
+@pytest.mark.parametrize("missing", [[], ["n/a"]])
+@pytest.mark.filterwarnings("ignore:Could not infer format")  # pandas knows no years of two digits
+def test_dates_of_any_form_are_told_and_their_cure_works(form, missing):
+    column = pd.Series([*DAYS.strftime(form), *missing])
+    told = told_of(column)
+    assert "dates or times as strings" in told
+    (code,) = re.findall(r"for example with (pandas.*\))\.$", told)
+    found = eval(code, {"pandas": pd, "column": column}).dt.tz_localize(None)
+    assert_array_equal(
+        found[: len(DAYS)], pd.to_datetime(DAYS.strftime(form), format=form).tz_localize(None)
+    )
+    assert found[len(DAYS) :].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -1055,10 +1065,15 @@ def test_dates_of_any_form_are_told(form):
 def test_numbers_of_any_form_are_told_and_their_cure_works(form, unit, is_comma):
     texts = [form.format(number) for number in AMOUNTS]
     texts = [text.translate(DOT_AND_COMMA) if is_comma else text for text in texts]
-    column = pd.Series([text + unit for text in texts])
+    column = pd.Series([f"{text}{unit} " for text in texts])
     (code,) = re.findall(r"for example with (pandas.*'coerce'\));", told_of(column))
     found = eval(code, {"pandas": pd, "column": column})
     assert_allclose(found, [float(form.replace(",", "").format(n)) for n in AMOUNTS])
+
+
+def test_points_may_be_between_thousands():
+    told = told_of([f"{1_000_000 + 1_234 * i:,}".replace(",", ".") for i in range(40)])
+    assert "pandas.to_numeric(column.str.replace('.', ''), errors='coerce')" in told
 
 
 def test_amounts_of_money_are_told():
@@ -1068,7 +1083,19 @@ def test_amounts_of_money_are_told():
 
 @pytest.mark.parametrize(
     "form",
-    ["{0:05}", "A{0}", "{0}{1}", "1.{2}.{0}", "10.0.{0}.1", "{0}-{3}", "555-{0:04}", "{0}/{3}"],
+    [
+        *(
+            "{0:05}",
+            "A{0}",
+            "{0}{1}",
+            "1.{2}.{0}",
+            "10.0.{0}.1",
+            "{0}-{3}",
+            "555-{0:04}",
+            "{0}/{3}",
+        ),
+        *("Marker {3}", "Decoy-{3}", "MAR-1{0:03}", "{0}:{3}", "{2}:8{2}"),
+    ],
 )
 def test_codes_are_no_dates_or_numbers(form):
     assert told_of([form.format(i, "ABCD"[i % 4], i % 7, i + 10) for i in range(40)]) is None
@@ -1080,6 +1107,7 @@ def test_codes_are_no_dates_or_numbers(form):
         (-999, -3, 3, True),
         (9999, 0, 9, True),
         (-1, 0, 6, True),
+        (-9_999_999, 0, 6, True),
         (-1, 0, 30, False),
         (0, 1, 6, False),
         (-0.5, 0, 3, False),
@@ -1092,7 +1120,8 @@ def test_numbers_that_stand_for_missing_ones_are_told(number, low, high, told):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         TableEncoder().fit_transform(np.column_stack([x, rng.normal(size=300)]), x)
-    found = [w for w in said if f"of X is {number} in " in str(w.message)]
+    found = [w for w in said if f"of X is {number}" in str(w.message)]
+    assert all(f"column.mask(column == {number}" in str(w.message) for w in found)
     assert len(found) == told
 
 

@@ -14,11 +14,29 @@ from .messages import warn
 
 LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of strings as numbers
 NUMBERS_SHARE = 0.8  # least share of such levels
+N_MONTHS = 12
 LEAST_DATES = 5  # least number of levels, all of them dates, to warn of strings as dates
 FEWEST_ALIKE, SHARE_ALIKE = 5, 0.02  # rows that share a number that stands for missing ones
 FEWEST_OTHERS, MORE_ALIKE = 20, 2.0  # other numbers, and times as often as any of these
 BELOW_ZERO = 0.1  # of the range of others, from them to a negative number
-STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
+STANDS_FOR_MISSING = set(
+    [
+        "",
+        "-",
+        "--",
+        "?",
+        "na",
+        "n/a",
+        "#n/a",
+        "nan",
+        "nat",
+        "none",
+        "null",
+        "missing",
+        "unknown",
+        ".",
+    ]
+)
 
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",
@@ -26,22 +44,26 @@ CONVERSIONS = {
     DURATION: ", for example with pandas.to_timedelta(column, unit='s') if it holds seconds",
 }
 
-CLOCK = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[ap]\.?m\.?)?"
+CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d+)?)?( ?[ap]\.?m\.?)?"
 YEAR, DAY = r"(\d{4}|\d{2})", r"(0?[1-9]|[12]\d|3[01])"  # months, too, as places differ
-MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+MONTH = (
+    r"(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?"
+    r"|nov(ember)?|dec(ember)?)\.?"
+)
 FORMS_OF_DATES = (
-    rf"{YEAR}(?P<a>[./-]){DAY}(?P=a){DAY}",
-    rf"{DAY}(?P<b>[./-]){DAY}(?P=b){YEAR}",
-    rf"({DAY}(st|nd|rd|th|\.)?[ -])?{MONTH},?[ -]({DAY}(st|nd|rd|th)?,? )?{YEAR}",
+    rf"\d{{4}}(?P<a>[./-]){DAY}(?P=a){DAY}",
+    rf"(?P<first>{DAY})(?P<b>[./-]){DAY}(?P=b){YEAR}",
+    rf"{DAY}(st|nd|rd|th|\.)?[ -]{MONTH},?[ -]{YEAR}",
+    rf"{MONTH},?[ -]({DAY}(st|nd|rd|th)?,? )?(19|20)\d{{2}}",
     r"(19|20)\d{2}((0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])|[./-](0?[1-9]|1[0-2]))",
 )
 WEEKDAY = r"((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?"
 WRITTEN_DATE = re.compile(
-    rf"{WEEKDAY}({'|'.join(FORMS_OF_DATES)})([ T]{CLOCK})?|{CLOCK}", re.IGNORECASE
+    rf"{WEEKDAY}({'|'.join(FORMS_OF_DATES)})([ T]{CLOCK})?|(?P<time>{CLOCK})", re.IGNORECASE
 )
 WRITTEN_NUMBER = re.compile(
     r"[-+]?(?P<before>[$€£¥₹]? ?)"
-    r"[-+]?(\d{1,3}(?P<mark>[ .,'’])\d{3}((?P=mark)\d{3})*|\d+)((?P<point>[.,])\d+)?"
+    r"[-+]?(\d{1,3}(?P<mark>[ \u00a0\u202f.,'’])\d{3}((?P=mark)\d{3})*|\d+)((?P<point>[.,])\d+)?"
     r"(?P<after> ?[^\s\d.,;:/+-][^\s\d.,;:]{0,7})?"
 )
 
@@ -65,7 +87,7 @@ def told_of_texts(column: Column) -> str | None:
         return (
             f"Column {column.name} of X holds dates or times as strings, such as {min(known)!r}. "
             "They are treated as categories. If that is not meant, convert the column, for example "
-            "with pandas.to_datetime."
+            f"with {conversion_of_dates(known, len(known) < len(texts))}."
         )
     (affixes, n_alike), *_ = Counter(map(affixes_of, texts)).most_common(1) or [(None, 0)]
     if affixes is None or n_alike < max(LEAST_NUMBERS, NUMBERS_SHARE * len(texts)):
@@ -89,11 +111,12 @@ def warn_of_stand_in(column: Column) -> None:
     if column.kind != NUMBER or (found := stand_in_of(column.values)) is None:
         return
     value, low, high = found
-    share = np.mean(column.values == value)
+    share, written = np.mean(column.values == value), f"{value:g}"
+    written = written if float(written) == value else repr(value)
     warn(
-        f"Column {column.name} of X is {value:g} in {share:.1%} of the rows, apart from all its "
+        f"Column {column.name} of X is {written} in {share:.1%} of the rows, apart from all its "
         f"other numbers, {low:g} to {high:g}. If it stands for a missing number, intervals of "
-        f"these rows are too narrow: write NaN, as column.mask(column == {value:g}) of pandas does."
+        f"these rows are too narrow: write NaN, as column.mask(column == {written}) of pandas does."
     )
 
 
@@ -145,13 +168,29 @@ def conversion(texts: Sequence[str], before: str, after: str) -> str:
     """Return code that converts a column of such strings to numbers."""
     found = [match for match in map(WRITTEN_NUMBER.fullmatch, map(str.strip, texts)) if match]
     points, marks = ({match[kind] for match in found} - {None} for kind in ("point", "mark"))
-    steps = f".str.replace({before!r}, '')" if before else ""
+    steps = ".str.strip()" if any(text != text.strip() for text in texts) else ""
+    steps += f".str.replace({before!r}, '')" if before else ""
     steps += f".str.removesuffix({after!r})" if after else ""
-    for mark in sorted(marks - points - (set() if "," in points else {"."})):
+    if "," not in points and all(text.count(".") < 2 for text in texts):
+        marks.discard(".")  # it is a point
+    for mark in sorted(marks - points):
         steps += f".str.replace({mark!r}, '')"
     if "," in points:
         steps += ".str.replace(',', '.')"
     return f"pandas.to_numeric(column{steps}, errors='coerce')"
+
+
+def conversion_of_dates(texts: Sequence[str], has_missing: bool) -> str:
+    """Return code that converts a column of such strings to dates; times are those of one day."""
+    found = [match for match in map(WRITTEN_DATE.fullmatch, map(str.strip, texts)) if match]
+    options, coerced = "", ", errors='coerce'" * has_missing
+    if found and all(match["time"] for match in found):
+        time = found[0]["time"]
+        seconds, half = ":%S" * (time.count(":") - 1), " %p" * time[-1].isalpha()
+        options = f", format='%{'I' if half else 'H'}:%M{seconds}{half}'"
+    elif any(match["first"] and int(match["first"]) > N_MONTHS for match in found):
+        options = ", dayfirst=True"
+    return f"pandas.to_datetime(column{options}{coerced})"
 
 
 def is_number(text: str) -> bool:
@@ -169,4 +208,4 @@ def is_date(text: str) -> bool:
         datetime.fromisoformat(text)
     except ValueError:
         return WRITTEN_DATE.fullmatch(text.strip()) is not None
-    return True
+    return "W" not in text  # of weeks

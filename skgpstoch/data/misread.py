@@ -19,24 +19,8 @@ LEAST_DATES = 5  # least number of levels, all of them dates, to warn of strings
 FEWEST_ALIKE, SHARE_ALIKE = 5, 0.02  # rows that share a number that stands for missing ones
 FEWEST_OTHERS, MORE_ALIKE = 20, 2.0  # other numbers, and times as often as any of these
 BELOW_ZERO = 0.1  # of the range of others, from them to a negative number
-STANDS_FOR_MISSING = set(
-    [
-        "",
-        "-",
-        "--",
-        "?",
-        "na",
-        "n/a",
-        "#n/a",
-        "nan",
-        "nat",
-        "none",
-        "null",
-        "missing",
-        "unknown",
-        ".",
-    ]
-)
+STANDS_FOR_MISSING = {"", "-", "--", "?", ".", "na", "n/a", "#n/a", "nan", "nat", "none", "null"}
+STANDS_FOR_MISSING |= {"missing", "unknown"}
 
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",

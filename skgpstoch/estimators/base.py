@@ -80,6 +80,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     _y_shape: tuple[int, ...]
     _stream: Any
     _beginning: Data
+    _appended: tuple[int, tuple[float, ...]]
     _diagnosis: Diagnosis
 
     @abstractmethod
@@ -236,7 +237,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)
-        for name in ("_stream", "_beginning"):
+        for name in ("_stream", "_beginning", "_appended"):
             self.__dict__.pop(name, None)
 
     def _fitted(self, plan: Plan, history: History) -> Fitted:

@@ -19,12 +19,12 @@ from ..likelihoods.base import check_rows
 from ..models.posteriors.exact import ExactPosterior
 from ..models.posteriors.neighbours import NeighbourPosterior
 from .base import BaseGP, predictor
-from .conditioning import condition
 from .context import predicting
 from .distributions.predictive import PredictiveDistribution
 from .posterior_law import PredictedByPosterior, gradients_of
 from .predictions import PredictiveRegressor, r_squared
 from .sampled_functions import SampledFunctions
+from .stream_warnings import append
 from .validation import (
     check_not_judged,
     check_shape,
@@ -301,7 +301,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             If an argument is invalid, or rows cannot be added to this kind of posterior; the
             estimator is then as it was before.
         """
-        return condition(self, X, y, sample_weight, exposure, y_std)
+        return append(self, X, y, sample_weight, exposure, y_std)
 
     # ---- scores ------------------------------------------------------------------------------
 

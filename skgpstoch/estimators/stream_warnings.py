@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 
 from ..data.devices import HOST
@@ -13,9 +14,12 @@ from ..data.rows import Data
 from ..likelihoods.real import AdditiveNoise
 from ..models.calibration.held_out import Predicted
 from ..models.features.inducing import InducingFeatures
+from .conditioning import condition
+from .context import fitting
+from .first_rank import refuse_group
 
 FEWEST_OF_CALL, MOST_OF_CALL = 20, 200  # rows of a call that are judged
-SURPRISING = 2.0  # standard deviations that half of the rows are away; usual streams: .3 to 1.1
+SURPRISING, HALF = 2.0, 0.5  # standard deviations that half of the rows are away; usual: .3 to 1.1
 SURPRISING_COUNTS = 5.0  # the same of counts on average
 WORSE = 2.0  # times the log loss of equal probabilities
 MOST_BEYOND = 0.3  # of the rows
@@ -29,35 +33,67 @@ def some_of(data: Data) -> Data:
     return data[:: math.ceil(len(data) / MOST_OF_CALL)]
 
 
-@torch.no_grad()
-def warn_of_surprise(estimator: Any, data: Data) -> None:
-    """Warn if rows, which are not learned yet, are much farther away than predictions say.
+class Surprise(NamedTuple):
+    """How far rows are from what was predicted of them before they were learned."""
 
-    They stay so, as hyper-parameters are those of the first rows: of a constant y, for example.
+    each: np.ndarray  # (n, P)
+    limit: float  # of its mean over rows
+    words: str  # with that mean in it
+
+    @classmethod
+    def of_real(cls, error: np.ndarray, variance: np.ndarray) -> Self:
+        """Judge errors by their predicted variances, both (n, P)."""
+        words = f"{{:.0%}} are more than {SURPRISING:g} standard deviations away from predictions"
+        is_far = np.abs(error) > SURPRISING * np.sqrt(np.maximum(variance, 0.0))
+        return cls(is_far.astype(np.float64), HALF, words)
+
+    def told_by(self, estimator: Any, before: tuple[int, tuple[float, ...]] | None) -> None:
+        """Warn if rows of this and earlier calls, once there are enough, are too far away.
+
+        `before` has the number of rows not judged yet and their sums, which the estimator keeps.
+        """
+        n, sums = (0, 0.0) if before is None else before
+        n, sums = n + len(self.each), np.asarray(sums) + self.each.sum(0)
+        if n < FEWEST_OF_CALL:
+            estimator._appended = (n, tuple(sums.tolist()))
+        elif (mean := float(sums.max()) / n) > self.limit:
+            warn(
+                f"Of the last {n} appended rows, {self.words.format(mean)}, before they are "
+                "learned, because the kernel and the noise are those of the rows of the fit. These "
+                "were few, or of another kind, such as rows of a small range, a constant y, one "
+                "class or counts without an event. Call fit with all rows."
+            )
+
+
+@torch.no_grad()
+def surprise(estimator: Any, data: Data) -> Surprise:
+    """Judge rows that a model has not learned yet.
+
+    They stay as far away, as hyper-parameters are those of the fit: of a constant y, for example.
     """
-    if len(data) < FEWEST_OF_CALL:
-        return
     X, rows, posterior = estimator._labelled(some_of(data))
     q, likelihood = posterior.predictive(X, rows)
     if likelihood.for_classes_only:
         log_density, p = Predicted.of_classes(rows.y, q, likelihood)[:2]
-        loss = -float(log_density.mean())
-        is_far, said = loss > WORSE * math.log(p.shape[1]), f"have a log loss of {loss:.2g} nats"
-    else:
-        mean, variance = likelihood.moments(q).mixture_moments()
-        squares = (rows.y - mean).square() / variance
-        is_real = isinstance(posterior.likelihood, AdditiveNoise)
-        typical = squares.median(0).values if is_real else squares.mean(0)
-        off = float(typical.max().sqrt())
-        is_far = off > (SURPRISING if is_real else SURPRISING_COUNTS)
-        said = f"are {off:.2g} standard deviations away"
-    if is_far:
-        warn(
-            f"Rows of this call {said}, typically, before they are learned, because the kernel and "
-            "the noise are those of the first rows, which were of another kind, such as rows of a "
-            "small range, a constant y, one class or counts without an event. Call fit with all "
-            "rows."
-        )
+        most, words = WORSE * math.log(p.shape[1]), "the log loss is {:.2g} nats"
+        return Surprise(-log_density.reshape(-1, 1).numpy(), most, words)
+    mean, variance = likelihood.moments(q).mixture_moments()
+    if isinstance(posterior.likelihood, AdditiveNoise):
+        return Surprise.of_real((rows.y - mean).numpy(), variance.numpy())
+    words = "the mean squared error is {:.2g} times its expectation"
+    squares = (rows.y - mean).square() / variance
+    return Surprise(squares.numpy(), SURPRISING_COUNTS**2, words)
+
+
+@fitting
+def append(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
+    """Condition a fitted estimator on more rows, and warn if they are far from its predictions."""
+    refuse_group("condition_on")
+    found = surprise(estimator, estimator._checked(X, y, *of_rows))
+    before = getattr(estimator, "_appended", None)
+    condition(estimator, X, y, *of_rows)
+    found.told_by(estimator, before)
+    return estimator
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 import math
 from functools import partial
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
-from ..data.rows import BEGINNING, Data
+from ..data.rows import BEGINNING, LONG_BEGINNING, Data
 from ..objectives.base import Objective
 from ..training.checkpoint import SILENT, has_moments_of, load_moments
 from ..training.history import History
@@ -39,6 +40,8 @@ FIRST_STEPS = 100
 the first piece and at the end is −.48 and −.23 with 500 steps, −.39 and −.24 with 200, −.32 and
 −.23 with 100, and −1.18 and −.68 with one pass.
 """
+LEARNED_AT = (1, 2, 4, 8, 16, BEGINNING, 2 * BEGINNING, 4 * BEGINNING, LONG_BEGINNING)
+"""Numbers of rows at which the beginning of a stream that only appends is learned again."""
 LONGEST_CURVE = 100_000  # calls whose losses are kept; a stream may never end
 
 
@@ -121,6 +124,11 @@ def rows_so_far(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Data:
         check_chunk(estimator, data)
     before: Data | None = getattr(estimator, "_beginning", None)
     return data if before is None else before.joined(data)
+
+
+def is_learned_again(n_before: int, n: int) -> bool:
+    """Tell whether rows have doubled in a beginning, of `LONG_BEGINNING` rows."""
+    return bisect.bisect(LEARNED_AT, n_before) != bisect.bisect(LEARNED_AT, n)
 
 
 def keep_beginning(estimator: BaseGP, first: bool, data: Data, enough: int = BEGINNING) -> None:

@@ -21,6 +21,7 @@ from ...data.devices import prediction_device, resolve_device
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis, Finding
 from ...data.known_errors import scaling_of_known
+from ...data.rows import LONG_BEGINNING
 from ...estimators.conditioning import check_near
 from ...estimators.context import fitting, predicting
 from ...estimators.docs import public_estimator
@@ -29,6 +30,8 @@ from ...estimators.importances import difference_importances, spread_of
 from ...estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ...estimators.regressor import Regressor
 from ...estimators.sampled_functions import SampledFunctions
+from ...estimators.stream_warnings import Surprise
+from ...estimators.streams import is_learned_again
 from ...models.posteriors.functions import Functions
 from ...training.exact_search import TrainingSet
 from ...training.recipes.findings import causes
@@ -180,9 +183,14 @@ class GaussianProcessRegressor(GaussianPredictor):
         ValueError
             If a parameter, X or y is invalid; the estimator is then as it was before.
         """
+        return self._learn(*self._validated(X, y, multi_output=True, y_numeric=True))
+
+    def _learn(self, X: Any, y: np.ndarray) -> Any:
+        """Fit the model to valid rows."""
+        for name in ("_begins", "_appended"):
+            self.__dict__.pop(name, None)
         kernel = clone(self._kernel())
         device = resolve_device(self.device)
-        X, y = self._validated(X, y, multi_output=True, y_numeric=True)
         Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self._check_targets(Y)
         alpha = noise_variance(self.alpha, len(Y))
@@ -344,7 +352,10 @@ class GaussianProcessRegressor(GaussianPredictor):
             Y = (Y - self._y_train_mean) / self._y_train_std
         check_near(Y, self._y_train_std)
         if self.estimator_ is None:
+            mean, variance = self._exact_model().moments(X, True)
+            found = Surprise.of_real(Y - mean, variance + noise.reshape(-1, 1))
             self._extend_exact(X, Y, noise)
+            found.told_by(self, self.__dict__.pop("_appended", None))
         else:
             self._extend_many(X, Y, None if alpha is None else noise)
         self._alpha_train = joined(self._alpha_train, len(self.y_train_), noise, len(Y))
@@ -386,11 +397,12 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.log_marginal_likelihood_value_ = self.estimator_.log_marginal_likelihood_value_
 
     @documented(condition_on)
+    @fitting
     def partial_fit(self, X: Any, y: Any) -> Any:
         """Fit the model at the first call, and condition it on more rows at later ones.
 
-        Later calls do the same as :meth:`condition_on`, so hyper-parameters stay those of the
-        first.
+        Until 160 rows have come, the model is fitted again whenever rows have doubled, if `alpha`
+        is a number. Later calls do the same as :meth:`condition_on`, so hyper-parameters stay.
 
         Parameters
         ----------
@@ -398,7 +410,20 @@ class GaussianProcessRegressor(GaussianPredictor):
             Inputs.
         """
         refuse_group("partial_fit")
-        return self.condition_on(X, y) if self._is_fitted() else self.fit(X, y)
+        if not self._is_fitted():
+            self.fit(X, y)
+            self._begins = len(self.y_train_) < LONG_BEGINNING and np.ndim(self.alpha) == 0
+            return self
+        if not getattr(self, "_begins", False):
+            return self.condition_on(X, y)
+        more, y = self._validated(X, y, reset=False, multi_output=True, y_numeric=True)
+        before = self.y_train_ * self._y_train_std + self._y_train_mean
+        n = len(before) + len(y)
+        if not is_learned_again(len(before), n) or y.shape[1:] != before.shape[1:]:
+            return self.condition_on(X, y)
+        self._learn(np.concatenate([self.X_train_, more]), np.concatenate([before, y]))
+        self._begins = n < LONG_BEGINNING
+        return self
 
     def __getattr__(self, name: str) -> Any:
         if name in EXACT_ONLY and self.__dict__.get("estimator_") is not None:

@@ -10,11 +10,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...data.docstrings import documented
 from ...estimators.classifier import Classifier
-from ...estimators.conditioning import condition
 from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import ACTIVATION, NetworkParameters, TrainingParameters
-from ...estimators.stream_warnings import warn_of_surprise
+from ...estimators.stream_warnings import append
 from ...estimators.streams import all_classes, begins, check_unchanged
 from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
@@ -196,7 +195,7 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
         ValueError
             If an argument is invalid; the estimator is then as it was before.
         """
-        return condition(self, X, y, sample_weight)
+        return append(self, X, y, sample_weight)
 
     @documented(condition_on)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
@@ -222,5 +221,4 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
         if begins(self):
             return begin(self, X, y, (sample_weight,), classes)
         check_unchanged(self)
-        warn_of_surprise(self, self._checked(X, y, sample_weight))
         return self.condition_on(X, y, sample_weight)

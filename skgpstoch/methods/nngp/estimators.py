@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,10 +21,10 @@ from ...estimators.parameters import (
     TrainingParameters,
 )
 from ...estimators.regressor import GeneralRegressor
-from ...estimators.stream_warnings import warn_of_surprise
 from ...estimators.streams import (
     begins,
     check_unchanged,
+    is_learned_again,
     keep_beginning,
     rows_so_far,
 )
@@ -37,9 +36,6 @@ from ...models.calibration.tails import TailChoice
 from .parameters import NeighbourParameters, asked, check_rows_kept, listed
 from .pseudo_recipe import NeighbourCountRecipe
 from .recipe import NeighbourRecipe
-
-LEARNED_AT = (1, 2, 4, 8, 16, BEGINNING, 2 * BEGINNING, 4 * BEGINNING, LONG_BEGINNING)
-"""Numbers of rows at which a stream's beginning learns its kernel again."""
 
 
 @public_estimator
@@ -250,7 +246,6 @@ class NNGPRegressor(
         if begins(self):
             return begin(self, X, y, (sample_weight, exposure, y_std))
         check_unchanged(self)
-        warn_of_surprise(self, self._checked(X, y, sample_weight, exposure, y_std))
         return self.condition_on(X, y, sample_weight, exposure=exposure, y_std=y_std)
 
 
@@ -263,10 +258,10 @@ def begin(model: Any, X: Any, y: Any, of_rows: tuple, *classes: Any) -> Any:
     """
     n_before = len(getattr(model, "_beginning", ()))
     given = rows_so_far(model, X, y, *of_rows, *classes)
-    if bisect.bisect(LEARNED_AT, n_before) == bisect.bisect(LEARNED_AT, len(given)):
-        condition(model, X, y, *of_rows)
-    else:
+    if is_learned_again(n_before, len(given)):
         fit_first(model, with_transformed_targets(model, given, reset=True))
+    else:
+        condition(model, X, y, *of_rows)
     keep_beginning(model, True, given, LONG_BEGINNING)
     return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, NamedTuple, Self
 
@@ -14,7 +15,7 @@ from ..data.rows import Data
 from ..likelihoods.real import AdditiveNoise
 from ..models.calibration.held_out import Predicted
 from ..models.features.inducing import InducingFeatures
-from .conditioning import condition
+from .conditioning import condition, conditioned
 from .context import fitting
 from .first_rank import refuse_group
 
@@ -65,13 +66,25 @@ class Surprise(NamedTuple):
             )
 
 
+def outnumber(n: int, n_before: int) -> bool:
+    """Tell whether rows are more than those before, and enough to learn and to judge some."""
+    return n > max(n_before, 2 * FEWEST_OF_CALL)
+
+
 @torch.no_grad()
 def surprise(estimator: Any, data: Data) -> Surprise:
     """Judge rows that a model has not learned yet.
 
     They stay as far away, as hyper-parameters are those of the fit: of a constant y, for example.
+    If they are more than the rows before, every second one is learned first, as f is uncertain
+    where there are few.
     """
-    X, rows, posterior = estimator._labelled(some_of(data))
+    X, rows, posterior = estimator._labelled(data)
+    if outnumber(len(data), posterior.n_rows):
+        posterior = conditioned(copy.deepcopy(posterior), X[::2], rows[::2])
+        X, rows = X[1::2], rows[1::2]
+    some = slice(None, None, math.ceil(len(X) / MOST_OF_CALL))
+    X, rows = X[some], rows[some]
     q, likelihood = posterior.predictive(X, rows)
     if likelihood.for_classes_only:
         log_density, p = Predicted.of_classes(rows.y, q, likelihood)[:2]

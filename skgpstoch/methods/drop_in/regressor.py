@@ -30,7 +30,7 @@ from ...estimators.importances import difference_importances, spread_of
 from ...estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ...estimators.regressor import Regressor
 from ...estimators.sampled_functions import SampledFunctions
-from ...estimators.stream_warnings import Surprise
+from ...estimators.stream_warnings import Surprise, outnumber
 from ...estimators.streams import is_learned_again
 from ...models.posteriors.functions import Functions
 from ...training.exact_search import TrainingSet
@@ -352,8 +352,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             Y = (Y - self._y_train_mean) / self._y_train_std
         check_near(Y, self._y_train_std)
         if self.estimator_ is None:
-            mean, variance = self._exact_model().moments(X, True)
-            found = Surprise.of_real(Y - mean, variance + noise.reshape(-1, 1))
+            found = self._surprise(X, Y, noise)
             self._extend_exact(X, Y, noise)
             found.told_by(self, self.__dict__.pop("_appended", None))
         else:
@@ -363,6 +362,15 @@ class GaussianProcessRegressor(GaussianPredictor):
         own_shape = (-1, *self.y_train_.shape[1:])
         self.y_train_ = np.concatenate([self.y_train_, Y.reshape(own_shape)])
         return self
+
+    def _surprise(self, X: Any, Y: np.ndarray, noise: np.ndarray) -> Surprise:
+        """Judge rows that are not learned yet, as `stream_warnings.surprise` does."""
+        model, alpha = self._exact_model(), np.broadcast_to(noise, len(Y))
+        if outnumber(len(Y), len(self.y_train_)):
+            model = model.extended(TrainingSet(X[::2], Y[::2], alpha[::2], model.rows.device))
+            X, Y, alpha = X[1::2], Y[1::2], alpha[1::2]
+        mean, variance = model.moments(X, True)
+        return Surprise.of_real(Y - mean, variance + alpha[:, None])
 
     def _extend_exact(self, X: Any, Y: np.ndarray, noise: np.ndarray) -> None:
         model = self._exact_model()

@@ -1012,6 +1012,17 @@ def test_one_wrong_target_is_told(n, seed, make, y_std):
         make(random_state=0).fit(X, y, y_std=y_std)
 
 
+@pytest.mark.parametrize("make", [SVGPRegressor, NNGPRegressor, SVGPClassifier])
+def test_a_number_that_stands_for_missing_ones_is_told(make):
+    """From a tenth of the rows on, it ruled the scale of its column, which was lost, in silence."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = X[:, 0] + X[:, 1] > 0.0 if make is SVGPClassifier else X[:, 0] + X[:, 1]
+    X[::5, 0] = -999.0
+    with pytest.warns(UserWarning, match=r"Column 0 of X is -999 in 20\.0% .*values=-999, add_ind"):
+        make(max_iter=1, random_state=0).fit(X, y)
+
+
 @pytest.mark.slow
 def test_neighbours_tell_of_outliers():
     """Although their tails are heavy, their means follow these rows."""

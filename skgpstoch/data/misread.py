@@ -94,14 +94,26 @@ def warn_of_stand_in(column: Column) -> None:
     """Warn of a number that seems to stand for a missing one, such as -999."""
     if column.kind != NUMBER or (found := stand_in_of(column.values)) is None:
         return
-    value, low, high = found
-    share, written = np.mean(column.values == value), f"{value:g}"
-    written = written if float(written) == value else repr(value)
+    said, value = said_of_stand_in(column.name, column.values, found), written(found[0])
     warn(
-        f"Column {column.name} of X is {written} in {share:.1%} of the rows, apart from all its "
-        f"other numbers, {low:g} to {high:g}. If it stands for a missing number, intervals of "
-        f"these rows are too narrow: write NaN, as column.mask(column == {written}) of pandas does."
+        f"{said}, intervals of these rows are too narrow: write NaN, as "
+        f"column.mask(column == {value}) of pandas does."
     )
+
+
+def said_of_stand_in(name: str, values: np.ndarray, found: tuple[float, float, float]) -> str:
+    """Say where a column has a number that :func:`stand_in_of` has found, up to a comma."""
+    value, low, high = found
+    return (
+        f"Column {name} of X is {written(value)} in {np.mean(values == value):.1%} of the rows, "
+        f"apart from all its other numbers, {low:g} to {high:g}. If it stands for a missing number"
+    )
+
+
+def written(value: float) -> str:
+    """Write a number in few digits, but exactly."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def stand_in_of(values: np.ndarray) -> tuple[float, float, float] | None:

@@ -10,10 +10,11 @@ import numpy as np
 from ...data.arrays import OUTER, Scaling, quantiles
 from ...data.equal_rows import FEW_SHARED, has_own_values, n_distinct, twins
 from ...data.findings import Finding
+from ...data.misread import said_of_stand_in, stand_in_of, written
 from ...data.rows import Data
 from .findings import SHOWN_COLUMNS, WIDE, stride
 
-FAR_ROWS_OF_X = "outliers in X"
+FAR_ROWS_OF_X, STAND_INS = "outliers in X", "numbers of none"
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
 FAR_COUNT = 100.0  # times what other rows tell
 MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more
@@ -187,6 +188,24 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
             "length_scale for all features.",
         )
     yield found
+
+
+def of_stand_ins(X: np.ndarray) -> Iterator[Finding]:
+    """Yield the columns of X (n, d) with a number that seems to stand for missing ones."""
+    some = X[:: stride(X)]
+    found = {j: each for j, column in enumerate(some.T) if (each := stand_in_of(column))}
+    for j, each in list(found.items())[:SHOWN_COLUMNS]:
+        said = said_of_stand_in(str(j), X[:, j], each)
+        yield Finding(
+            STAND_INS,
+            f"X[:, {j}]",
+            float(np.mean(X[:, j] == each[0])),
+            0.0,
+            severity="problem",
+            text=f"{said}, it rules the column's scale, and intervals of its rows are too narrow.",
+            advice="Use AutoGaussianProcessRegressor or AutoGaussianProcessClassifier with NaN in "
+            f"its place, or SimpleImputer(missing_values={written(each[0])}, add_indicator=True).",
+        )
 
 
 def of_far_rows(X: np.ndarray, weight: np.ndarray | None = None) -> Iterator[Finding]:

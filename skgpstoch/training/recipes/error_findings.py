@@ -53,6 +53,7 @@ SHARED = (
     "Outputs share one kernel, which may not suit all: fit them apart, for example with "
     "sklearn.multioutput.MultiOutputRegressor, whose estimators_ have deviations. "
 )
+LEAST_UNIT = 0.6  # of errors in deviations
 N_BESIDE, FAR_APART = 5, 6.0
 """Nearest rows, whose median y that of an outlier is far from, and how many spreads of y. With
 three, noise would be outlying that is as wide as y in some regions."""
@@ -130,15 +131,18 @@ class JudgedRows(NamedTuple):
         return bool(0 < self.apart.sum() <= FEW_FAR * len(self.apart))
 
 
-def of_tails(error: np.ndarray, judged: JudgedRows, are_noise: bool) -> Iterator[Finding]:
+def of_tails(
+    error: np.ndarray, judged: JudgedRows, are_noise: bool, least: float = 0.0
+) -> Iterator[Finding]:
     """Yield how many errors (n, P) are far beyond the usual size.
 
     A few count only if the nearest rows do not have large errors too; otherwise the fit misses a
     part of the function there. One or two do if one rules the squares, and is far larger than
     the spread of y, or if f follows one. If there are many, and errors are as large as the noise,
-    y is skewed or its spread differs between regions.
+    y is skewed or its spread differs between regions. The usual size is at least `least`: errors in
+    deviations are not far off if they are smaller than these, as of f without noise.
     """
-    unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
+    unit = np.maximum(np.median(np.abs(error), axis=0) * OVER_MEDIAN, least)  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
     far, few, is_sole = far_rows(size, judged.beyond)
     are_followed = judged.are_followed(far)
@@ -151,8 +155,8 @@ def of_tails(error: np.ndarray, judged: JudgedRows, are_noise: bool) -> Iterator
         yield found
         return
     if not (are_many or are_followed or stand_alone(few if rule else far, size, judged.Z)):
-        least = max(MANY_FAR, LEAST_MANY / len(error)) if are_noise else np.inf
-        yield found._replace(limit=float(least))
+        most = max(MANY_FAR, LEAST_MANY / len(error)) if are_noise else np.inf
+        yield found._replace(limit=float(most))
         return
     text = (
         f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "

@@ -24,6 +24,7 @@ from ...models.posteriors.exact import ExactPosterior
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_FREE,
+    LEAST_UNIT,
     LEAST_WEIGHT,
     Counts,
     JudgedRows,
@@ -85,8 +86,10 @@ def error_findings(
         if data.y_std is None:
             yield from of_local(rows, error, data.X, Y, kernel, is_trained, weight=weight)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * variance.mean(0)))
-        without, std = left_out_at(fitted, data, rows, error, variance)
-        yield from of_tails(without / std, JudgedRows.of(rows, without, data.X, Y), are_noise)
+        left_out = left_out_at(fitted, data, rows, error, variance)
+        without, std = (error, np.sqrt(variance)) if left_out is None else left_out
+        judged, least = JudgedRows.of(rows, without, data.X, Y), LEAST_UNIT * bool(left_out)
+        yield from of_tails(without / std, judged, are_noise, least)
 
 
 def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
@@ -108,17 +111,17 @@ def noise_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
 
 def left_out_at(
     fitted: Fitted, data: Data, rows: np.ndarray, error: np.ndarray, noise: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Return errors at rows without their own y, and their deviations, (m, P) each.
 
-    They are those at training rows, `error`, and the root of `noise`, if it is not known what the
-    rows have told. Rows that were merged are left out together.
+    None if it is not known what the rows have told. `error` has those at training rows. Rows that
+    were merged are left out together.
     """
     posterior, places = fitted.posterior, fitted.places
     if isinstance(posterior, ExactPosterior):
         is_known = len(posterior.X) <= MOST_LEFT_OUT and places is not None
         if not is_known or len(cast(np.ndarray, places)) != len(cast(Data, fitted.whole)):
-            return error, np.sqrt(noise)
+            return None
         of_places, variance = posterior.solver.left_out()
         mean = (posterior.y - of_places[..., 0].mT).numpy()[places]  # in the order of training
         std = np.sqrt(variance.mT.numpy()[places])
@@ -130,9 +133,11 @@ def left_out_at(
         told = fitted.posterior.told(X, curvature if len(rows) == len(data) else None)
     varies = getattr(getattr(posterior, "model", None), "scale", None) is not None
     if told is None or varies:
-        return error, np.sqrt(noise)
-    free = (1.0 - curvature * told).clamp_min(LEAST_OWN)
-    variance = told / free + (q.var[0] - told).clamp_min(0.0)
+        return None
+    free = 1.0 - curvature * told
+    told = torch.where(free > LEAST_OWN, told, 0.0)  # others follow their rows up to rounding
+    free = torch.where(free > LEAST_OWN, free, 1.0)
+    variance = told / free + torch.where(free < 1.0, (q.var[0] - told).clamp_min(0.0), 0.0)
     return error / free.numpy(), np.sqrt(variance.numpy() + noise)
 
 

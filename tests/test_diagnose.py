@@ -1012,6 +1012,21 @@ def test_one_wrong_target_is_told(n, seed, make, y_std):
         make(random_state=0).fit(X, y, y_std=y_std)
 
 
+@pytest.mark.filterwarnings("error:Errors have heavy tails")
+@pytest.mark.parametrize("make", [SVGPRegressor, FITCRegressor])
+@pytest.mark.parametrize("n_inducing", ["auto", 20])
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.filterwarnings("ignore:.*points for this kernel", "ignore:Errors at neighbouring")
+def test_other_rows_have_no_heavy_tails(make, n_inducing, noise):
+    """Left-out errors of FITC, or of f without noise, were far beyond their usual size."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2.0, 2.0, (90, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] + noise * rng.standard_normal(90)
+    model = make(n_inducing=n_inducing, random_state=0).fit(X, y)
+    (found,) = [f for f in model.diagnose() if f.name in ("outliers", "tails of errors")]
+    assert found.severity == "fine"
+
+
 @pytest.mark.parametrize("make", [SVGPRegressor, NNGPRegressor, SVGPClassifier])
 def test_a_number_that_stands_for_missing_ones_is_told(make):
     """From a tenth of the rows on, it ruled the scale of its column, which was lost, in silence."""

@@ -18,6 +18,7 @@ from ...data.findings import Finding
 from ...data.rows import Data
 from ...likelihoods.counts import Poisson
 from ...likelihoods.real import AdditiveNoise, Gaussian
+from ...losses import FullyIndependent
 from ...maths.gaussian import Marginals
 from ...models.calibration.held_out import Predicted
 from ...models.posteriors.exact import ExactPosterior
@@ -131,9 +132,12 @@ def left_out_at(
     curvature = torch.from_numpy(weight[:, None] / noise)
     with torch.no_grad():
         told = fitted.posterior.told(X, curvature if len(rows) == len(data) else None)
-    varies = getattr(getattr(posterior, "model", None), "scale", None) is not None
+    model = getattr(posterior, "model", None)
+    varies = getattr(model, "scale", None) is not None
     if told is None or varies:
         return None
+    if isinstance(getattr(model, "loss", None), FullyIndependent):  # residuals are noise
+        curvature = 1.0 / (1.0 / curvature + (q.var[0] - told).clamp_min(0.0))
     free = 1.0 - curvature * told
     told = torch.where(free > LEAST_OWN, told, 0.0)  # others follow their rows up to rounding
     free = torch.where(free > LEAST_OWN, free, 1.0)

@@ -1125,6 +1125,13 @@ def test_numbers_that_stand_for_missing_ones_are_told(number, low, high, told):
     assert len(found) == told
 
 
+def test_dates_that_stand_for_missing_ones_are_told():
+    days = pd.Series(DAYS).where(np.arange(40) % 8 > 0, pd.Timestamp("1900-01-01"))
+    with pytest.warns(UserWarning, match=r"'a' of X is 1900-01-01 in 12.5%.* == '1900-01-01'\)"):
+        TableEncoder().fit_transform(pd.DataFrame({"a": days, "b": AMOUNTS}), AMOUNTS)
+    assert days.mask(days == "1900-01-01").isna().sum() == 5
+
+
 @pytest.mark.parametrize(
     "x",
     [

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import numpy as np
 
-from .columns import DATE, DURATION, LEVEL, NUMBER, Column
+from .columns import DATE, DAY, DURATION, EPOCH, LEVEL, NUMBER, Column
 from .messages import warn
 
 LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of strings as numbers
@@ -29,16 +29,16 @@ CONVERSIONS = {
 }
 
 CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d+)?)?( ?[ap]\.?m\.?)?"
-YEAR, DAY = r"(\d{4}|\d{2})", r"(0?[1-9]|[12]\d|3[01])"  # months, too, as places differ
+YEAR, OF_MONTH = r"(\d{4}|\d{2})", r"(0?[1-9]|[12]\d|3[01])"  # months, too, as places differ
 MONTH = (
     r"(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?"
     r"|nov(ember)?|dec(ember)?)\.?"
 )
 FORMS_OF_DATES = (
-    rf"\d{{4}}(?P<a>[./-]){DAY}(?P=a){DAY}",
-    rf"(?P<first>{DAY})(?P<b>[./-]){DAY}(?P=b){YEAR}",
-    rf"{DAY}(st|nd|rd|th|\.)?[ -]{MONTH},?[ -]{YEAR}",
-    rf"{MONTH},?[ -]({DAY}(st|nd|rd|th)?,? )?(19|20)\d{{2}}",
+    rf"\d{{4}}(?P<a>[./-]){OF_MONTH}(?P=a){OF_MONTH}",
+    rf"(?P<first>{OF_MONTH})(?P<b>[./-]){OF_MONTH}(?P=b){YEAR}",
+    rf"{OF_MONTH}(st|nd|rd|th|\.)?[ -]{MONTH},?[ -]{YEAR}",
+    rf"{MONTH},?[ -]({OF_MONTH}(st|nd|rd|th)?,? )?(19|20)\d{{2}}",
     r"(19|20)\d{2}((0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])|[./-](0?[1-9]|1[0-2]))",
 )
 WEEKDAY = r"((mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?"
@@ -91,22 +91,32 @@ def told_of_texts(column: Column) -> str | None:
 
 
 def warn_of_stand_in(column: Column) -> None:
-    """Warn of a number that seems to stand for a missing one, such as -999."""
-    if column.kind != NUMBER or (found := stand_in_of(column.values)) is None:
+    """Warn of a number or date that seems to stand for a missing one, such as -999."""
+    if column.kind not in (NUMBER, DATE) or (found := stand_in_of(column.values)) is None:
         return
-    said, value = said_of_stand_in(column.name, column.values, found), written(found[0])
+    share, words = np.mean(column.values == found[0]), None
+    if column.kind == DATE:
+        words = [str(EPOCH + int(day) * DAY) for day in found]
+    value = written(found[0]) if words is None else repr(words[0])
     warn(
-        f"{said}, intervals of these rows are too narrow: write NaN, as "
-        f"column.mask(column == {value}) of pandas does."
+        f"{said_of_stand_in(column.name, share, found, words)}, intervals of these rows are too "
+        f"narrow: leave it out, as column.mask(column == {value}) of pandas does."
     )
 
 
-def said_of_stand_in(name: str, values: np.ndarray, found: tuple[float, float, float]) -> str:
-    """Say where a column has a number that :func:`stand_in_of` has found, up to a comma."""
-    value, low, high = found
+def said_of_stand_in(
+    name: str,
+    share: float,
+    found: tuple[float, float, float],
+    words: Sequence[str] | None = None,
+) -> str:
+    """Say where a column has a value that :func:`stand_in_of` has found, up to a comma."""
+    value, low, high = (
+        (written(found[0]), *map("{:g}".format, found[1:])) if words is None else words
+    )
     return (
-        f"Column {name} of X is {written(value)} in {np.mean(values == value):.1%} of the rows, "
-        f"apart from all its other numbers, {low:g} to {high:g}. If it stands for a missing number"
+        f"Column {name} of X is {value} in {share:.1%} of the rows, apart from all its others, "
+        f"{low} to {high}. If it stands for a missing value"
     )
 
 

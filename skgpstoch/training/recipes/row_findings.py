@@ -195,14 +195,15 @@ def of_stand_ins(X: np.ndarray) -> Iterator[Finding]:
     some = X[:: stride(X)]
     found = {j: each for j, column in enumerate(some.T) if (each := stand_in_of(column))}
     for j, each in list(found.items())[:SHOWN_COLUMNS]:
-        said = said_of_stand_in(str(j), X[:, j], each)
+        share = float(np.mean(X[:, j] == each[0]))
         yield Finding(
             STAND_INS,
             f"X[:, {j}]",
-            float(np.mean(X[:, j] == each[0])),
+            share,
             0.0,
             severity="problem",
-            text=f"{said}, it rules the column's scale, and intervals of its rows are too narrow.",
+            text=f"{said_of_stand_in(str(j), share, each)}, it rules the column's scale, and "
+            "intervals of its rows are too narrow.",
             advice="Use AutoGaussianProcessRegressor or AutoGaussianProcessClassifier with NaN in "
             f"its place, or SimpleImputer(missing_values={written(each[0])}, add_indicator=True).",
         )

@@ -3936,3 +3936,14 @@ def test_odd_numbers_of_features_and_constant_inputs_are_kept(tmp_path):
     model.fit(rows, Y).save(tmp_path / "model")
     assert np.isfinite(skgpstoch.load(tmp_path / "model").predict(rows)).all()
     InputLimits(torch.ones(3, 2)).check_parts()
+
+
+@pytest.mark.parametrize(
+    "appended", [3, (3,), (3, 0.0), (-1, (0.0,)), (10**9, (0.0,)), (3, ("x",)), (3.0, (0.0,))]
+)
+def test_rows_that_wait_to_be_judged_are_few(appended, tmp_path):
+    model = SVGPRegressor(n_inducing=3, max_iter=1, random_state=0).fit(X, Y)
+    model.condition_on(X[:3], Y[:3]).save(tmp_path / "model")
+    model._appended = appended
+    with pytest.raises(ValueError, match="_appended must be"):
+        model.save(tmp_path / "model")

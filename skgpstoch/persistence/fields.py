@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..data.devices import MOST_JOBS
 from ..data.docstrings import entries, sections
 from ..data.messages import warn
-from ..data.rows import LONG_BEGINNING, Data
+from ..data.rows import BEGINNING, LONG_BEGINNING, Data
 from .arrays import KINDS, told
 from .forms_of_values import LETTERS_SHOWN
 from .kernels import check_kernel
@@ -217,6 +217,7 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
     check_outputs(type(value), fields)
     check_jobs(type(value), fields)
     check_beginning(fields.get("_beginning"))
+    check_appended(fields.get("_appended"))
 
 
 def check_beginning(rows: Any) -> None:
@@ -227,6 +228,16 @@ def check_beginning(rows: Any) -> None:
     is_counted = weight is None or np.all(np.asarray(weight) > 0.0)
     if not (is_counted and (error is None or np.all(np.asarray(error) >= 0.0))):
         raise ValueError("_beginning has weights that are not positive, or negative errors")
+
+
+def check_appended(value: Any) -> None:
+    """Raise a ValueError unless few appended rows wait to be judged, with sums of numbers."""
+    if value is None:
+        return
+    is_pair = type(value) is tuple and len(value) == 2 and type(value[0]) is int
+    is_few = is_pair and 0 <= value[0] < BEGINNING and type(value[1]) is tuple
+    if not (is_few and all(type(each) is float for each in value[1])):
+        raise ValueError("_appended must be a small number of rows, and numbers of them")
 
 
 def check_documented(cls: type, fields: dict[str, Any]) -> None:

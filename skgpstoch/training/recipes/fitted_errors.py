@@ -121,12 +121,14 @@ def left_out_at(
     posterior, places = fitted.posterior, fitted.places
     if isinstance(posterior, ExactPosterior):
         is_known = len(posterior.X) <= MOST_LEFT_OUT and places is not None
-        if not is_known or len(cast(np.ndarray, places)) != len(cast(Data, fitted.whole)):
+        places = np.asarray(places)
+        if not is_known or len(places) != len(cast(Data, fitted.whole)):
             return None
         of_places, variance = posterior.solver.left_out()
         mean = (posterior.y - of_places[..., 0].mT).numpy()[places]  # in the order of training
-        std = np.sqrt(variance.mT.numpy()[places])
-        return fitted.scaled_targets(data)[rows] - mean[rows], std[rows]
+        merged = np.bincount(places, data.row_counts)[places][rows, None]  # rows at a place
+        of_rows = variance.mT.numpy()[places][rows] + noise * (1.0 - 1.0 / merged)
+        return fitted.scaled_targets(data)[rows] - mean[rows], np.sqrt(of_rows)
     X, q = marginals_at(fitted, data, rows)
     weight = np.ones(1) if data.weight is None else data.weight[rows]
     curvature = torch.from_numpy(weight[:, None] / noise)
@@ -139,9 +141,9 @@ def left_out_at(
     if isinstance(getattr(model, "loss", None), FullyIndependent):  # residuals are noise
         curvature = 1.0 / (1.0 / curvature + (q.var[0] - told).clamp_min(0.0))
     free = 1.0 - curvature * told
-    told = torch.where(free > LEAST_OWN, told, 0.0)  # others follow their rows up to rounding
-    free = torch.where(free > LEAST_OWN, free, 1.0)
-    variance = told / free + torch.where(free < 1.0, (q.var[0] - told).clamp_min(0.0), 0.0)
+    is_known = free > LEAST_OWN  # f follows the others' own y up to rounding
+    free = torch.where(is_known, free, 1.0)
+    variance = torch.where(is_known, told / free + (q.var[0] - told).clamp_min(0.0), 0.0)
     return error / free.numpy(), np.sqrt(variance.numpy() + noise)
 
 

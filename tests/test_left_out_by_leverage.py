@@ -12,6 +12,7 @@ from sklearn.gaussian_process import kernels as sk
 from skgpstoch import (
     DLMClassifier,
     DLMRegressor,
+    FITCRegressor,
     GaussianProcessRegressor,
     QSGPClassifier,
     SolveGPClassifier,
@@ -20,6 +21,7 @@ from skgpstoch import (
 )
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.training.recipes import fitted_errors
 from skgpstoch.training.recipes.fitted_errors import Followed
 
 
@@ -154,3 +156,46 @@ def test_what_rows_tell_is_that_of_all_weights_together(Model):
     expected = (phi * torch.linalg.solve(A, phi.mT).mT).sum(1, keepdim=True)
     assert_allclose(posterior.told(Z, curvature), expected, rtol=1e-6)
     assert (posterior.marginals(Z).var[0] > 1.001 * expected).any()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        *((SVGPRegressor, given) for given in ("", "y_std", "sample_weight", "outputs")),
+        *((FITCRegressor, given) for given in ("", "y_std", "outputs")),
+    ],
+)
+def test_errors_of_rows_left_out_are_those_of_fits_without_them(make, given, monkeypatch):
+    """Of the linear model of the points' functions; FITC's residuals are noise."""
+    rng = np.random.default_rng(0)
+    X, more = rng.uniform(-2.0, 2.0, (40, 2)), rng.uniform(0.1, 2.0, 40)
+    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(40)
+    of_rows = {given: more} if given in ("y_std", "sample_weight") else {}
+    y = np.column_stack([y, X[:, 1] ** 2]) if given == "outputs" else y
+    judge, found = fitted_errors.left_out_at, []
+
+    def watched(fitted, data, rows, error, noise):
+        found.append((fitted, data, rows, noise, *judge(fitted, data, rows, error, noise)))
+        return found[-1][4:]
+
+    monkeypatch.setattr(fitted_errors, "left_out_at", watched)
+    make(n_inducing=8, random_state=0).fit(X, y, **of_rows)
+    ((fitted, data, rows, noise, without, z),) = found
+    model = fitted.posterior.model
+    with torch.no_grad():
+        basis = fitted.posterior.basis(fitted.x_scaling.tensor(data.X, torch.float64, "cpu"))
+        phi = basis.phi.numpy()
+        Y = fitted.scaled_targets(data) - model.offset(basis).numpy().reshape(-1, y[0].size)
+        residual = basis.residual().numpy().reshape(-1, 1)
+    w = np.ones(40) if data.weight is None else data.weight
+    D = noise / w[rows, None] + residual * (make is FITCRegressor)
+    for i in (0, 7, 23):
+        (row,), others = np.flatnonzero(rows == i), np.delete(np.arange(len(rows)), i)
+        for p in range(Y.shape[1]):
+            A = phi[others] / D[others, [p], None]
+            S = np.linalg.inv(np.eye(phi.shape[1]) + phi[others].T @ A)
+            error = Y[i, p] - phi[i] @ S @ A.T @ Y[others, p]
+            assert_allclose(without[row, p], error, rtol=1e-3, atol=1e-6)
+            variance = phi[i] @ S @ phi[i] + residual[i, 0] + noise[row, p]
+            assert_allclose(z[row, p], error / np.sqrt(variance), rtol=1e-3, atol=1e-6)

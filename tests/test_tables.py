@@ -1138,9 +1138,10 @@ def test_dates_that_stand_for_missing_ones_are_told():
         np.r_[np.full(4, -999.0), np.arange(100.0)],  # few
         np.r_[np.full(20, -999.0), np.arange(19.0), np.arange(19.0)],  # levels
         np.r_[np.full(20, -999.0), np.full(11, 3.0), np.arange(100.0)],  # repeated as often
+        np.r_[np.zeros(20), np.linspace(50.0, 90.0, 100)],
         np.full(20, np.nan),
     ],
-    ids=["few", "levels", "repeated", "none"],
+    ids=["few", "levels", "repeated", "dose", "none"],
 )
 def test_other_numbers_stand_for_themselves(x):
     assert stand_in_of(x) is None

@@ -81,7 +81,7 @@ def told_of_texts(column: Column) -> str | None:
     if are_codes and not STANDS_FOR_MISSING.intersection(map(str.lower, others)):
         return None
     but = f" (not {others[0]!r}, for example)" if others else ""
-    cure = conversion([text for text in texts if affixes_of(text) == affixes], *affixes)
+    cure = conversion_of_numbers([text for text in texts if affixes_of(text) == affixes], *affixes)
     return (
         f"Column {column.name} of X holds {len(texts)} different strings, and "
         f"{n_alike} of them read as numbers{but}. They are treated as categories. "
@@ -146,7 +146,7 @@ def stand_in_of(values: np.ndarray) -> tuple[float, float, float] | None:
         gap = max(0.5 * low - 0.5 * end, 0.5 * end - 0.5 * high)  # half, which cannot overflow
         width = 0.5 * high - 0.5 * low
         is_below = end < 0.0 <= low and end % 1.0 == 0.0 and gap > BELOW_ZERO * width
-        if gap > width or is_below:
+        if (gap > width and end != 0.0) or is_below:  # a dose may be 0, or 50 to 90
             return float(end), low, high
     return None
 
@@ -158,7 +158,7 @@ def cure_of(column: Column, kind: str) -> str:
     if kind == NUMBER and texts and {"true", "false"}.issuperset(map(str.lower, texts)):
         return ", for example with column.str.lower() == 'true'"
     if kind == NUMBER and affixes is not None:
-        return f", for example with {conversion(texts, *affixes)}"
+        return f", for example with {conversion_of_numbers(texts, *affixes)}"
     return CONVERSIONS.get(kind, "")
 
 
@@ -170,7 +170,7 @@ def affixes_of(text: str) -> tuple[str, str] | None:
     return None if found is None else (found["before"], found["after"] or "")
 
 
-def conversion(texts: Sequence[str], before: str, after: str) -> str:
+def conversion_of_numbers(texts: Sequence[str], before: str, after: str) -> str:
     """Return code that converts a column of such strings to numbers."""
     found = [match for match in map(WRITTEN_NUMBER.fullmatch, map(str.strip, texts)) if match]
     points, marks = ({match[kind] for match in found} - {None} for kind in ("point", "mark"))

@@ -53,7 +53,7 @@ SHARED = (
     "Outputs share one kernel, which may not suit all: fit them apart, for example with "
     "sklearn.multioutput.MultiOutputRegressor, whose estimators_ have deviations. "
 )
-LEAST_UNIT = 0.6  # of errors in deviations
+EXPECTED = 3.0  # deviations, within which errors are as predicted
 N_BESIDE, FAR_APART = 5, 6.0
 """Nearest rows, whose median y that of an outlier is far from, and how many spreads of y. With
 three, noise would be outlying that is as wide as y in some regions."""
@@ -132,18 +132,21 @@ class JudgedRows(NamedTuple):
 
 
 def of_tails(
-    error: np.ndarray, judged: JudgedRows, are_noise: bool, least: float = 0.0
+    error: np.ndarray, judged: JudgedRows, are_noise: bool, z: np.ndarray | None = None
 ) -> Iterator[Finding]:
     """Yield how many errors (n, P) are far beyond the usual size.
 
     A few count only if the nearest rows do not have large errors too; otherwise the fit misses a
     part of the function there. One or two do if one rules the squares, and is far larger than
     the spread of y, or if f follows one. If there are many, and errors are as large as the noise,
-    y is skewed or its spread differs between regions. The usual size is at least `least`: errors in
-    deviations are not far off if they are smaller than these, as of f without noise.
+    y is skewed or its spread differs between regions. Errors that are within three of their
+    deviations, which `z` (n, P) are known to be, are not far off, as those of f without noise.
     """
-    unit = np.maximum(np.median(np.abs(error), axis=0) * OVER_MEDIAN, least)  # (P,)
-    size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
+    unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
+    each = np.abs(error) / np.where(unit > 0.0, unit, np.inf)
+    if z is not None:
+        each = np.where(np.abs(z) < EXPECTED, np.minimum(each, FAR_OFF), each)
+    size = np.max(each, axis=1)  # (n,)
     far, few, is_sole = far_rows(size, judged.beyond)
     are_followed = judged.are_followed(far)
     is_one_enough = is_sole or are_followed

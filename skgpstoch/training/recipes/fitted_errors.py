@@ -25,7 +25,6 @@ from ...models.posteriors.exact import ExactPosterior
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_FREE,
-    LEAST_UNIT,
     LEAST_WEIGHT,
     Counts,
     JudgedRows,
@@ -87,10 +86,9 @@ def error_findings(
         if data.y_std is None:
             yield from of_local(rows, error, data.X, Y, kernel, is_trained, weight=weight)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * variance.mean(0)))
-        left_out = left_out_at(fitted, data, rows, error, variance)
-        without, std = (error, np.sqrt(variance)) if left_out is None else left_out
-        judged, least = JudgedRows.of(rows, without, data.X, Y), LEAST_UNIT * bool(left_out)
-        yield from of_tails(without / std, judged, are_noise, least)
+        without, z = left_out_at(fitted, data, rows, error, variance)
+        judged = JudgedRows.of(rows, without, data.X, Y)
+        yield from of_tails(without / np.sqrt(variance), judged, are_noise, z)
 
 
 def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
@@ -106,45 +104,43 @@ def noise_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
     """Return the variance σ² + e² of the noise of scaled y at rows, known errors e included."""
     noise = fitted.posterior.likelihood.noise_variance.detach().numpy()
     known = 0.0 if data.y_std is None else np.square(data.y_std[rows] / fitted.y_scaling.scale)
-    found = np.broadcast_to(noise + known, (len(rows), len(noise)))
+    found = np.broadcast_to(noise + known, (len(rows), len(noise)))  # infinite: of heavy tails
     return np.maximum(np.where(np.isfinite(found), found, 1.0), np.finfo(found.dtype).tiny)
 
 
 def left_out_at(
     fitted: Fitted, data: Data, rows: np.ndarray, error: np.ndarray, noise: np.ndarray
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return errors at rows without their own y, and their deviations, (m, P) each.
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return errors at rows without their own y, (m, P), and the same over their deviations.
 
-    None if it is not known what the rows have told. `error` has those at training rows. Rows that
-    were merged are left out together.
+    They are those at training rows, `error`, if it is not known what the rows have told. Then, and
+    of kernels that cross-validation chose, deviations are not known (None). Rows that were merged
+    are left out together.
     """
     posterior, places = fitted.posterior, fitted.places
     if isinstance(posterior, ExactPosterior):
         is_known = len(posterior.X) <= MOST_LEFT_OUT and places is not None
-        places = np.asarray(places)
-        if not is_known or len(places) != len(cast(Data, fitted.whole)):
-            return None
-        of_places, variance = posterior.solver.left_out()
-        mean = (posterior.y - of_places[..., 0].mT).numpy()[places]  # in the order of training
-        merged = np.bincount(places, data.row_counts)[places][rows, None]  # rows at a place
-        of_rows = variance.mT.numpy()[places][rows] + noise * (1.0 - 1.0 / merged)
-        return fitted.scaled_targets(data)[rows] - mean[rows], np.sqrt(of_rows)
+        if not is_known or len(cast(np.ndarray, places)) != len(cast(Data, fitted.whole)):
+            return error, None
+        mean = posterior.y - posterior.solver.left_out()[0][..., 0].mT  # in the order of training
+        return fitted.scaled_targets(data)[rows] - mean.numpy()[places][rows], None
     X, q = marginals_at(fitted, data, rows)
     weight = np.ones(1) if data.weight is None else data.weight[rows]
     curvature = torch.from_numpy(weight[:, None] / noise)
     with torch.no_grad():
         told = fitted.posterior.told(X, curvature if len(rows) == len(data) else None)
     model = getattr(posterior, "model", None)
-    varies = getattr(model, "scale", None) is not None
+    varies = getattr(model, "scale", None) is not None  # the noise, which may follow outliers
     if told is None or varies:
-        return None
+        return error, None
     if isinstance(getattr(model, "loss", None), FullyIndependent):  # residuals are noise
         curvature = 1.0 / (1.0 / curvature + (q.var[0] - told).clamp_min(0.0))
     free = 1.0 - curvature * told
     is_known = free > LEAST_OWN  # f follows the others' own y up to rounding
     free = torch.where(is_known, free, 1.0)
     variance = torch.where(is_known, told / free + (q.var[0] - told).clamp_min(0.0), 0.0)
-    return error / free.numpy(), np.sqrt(variance.numpy() + noise)
+    without = error / free.numpy()
+    return without, without / np.sqrt(variance.numpy() + noise)
 
 
 def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:

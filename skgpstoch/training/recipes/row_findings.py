@@ -14,7 +14,7 @@ from ...data.misread import said_of_stand_in, stand_in_of, written
 from ...data.rows import Data
 from .findings import SHOWN_COLUMNS, WIDE, stride
 
-FAR_ROWS_OF_X, STAND_INS = "outliers in X", "numbers of none"
+FAR_ROWS_OF_X, STAND_INS = "outliers in X", "stand-ins in X"
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
 FAR_COUNT = 100.0  # times what other rows tell
 MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more

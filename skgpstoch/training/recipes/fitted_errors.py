@@ -88,7 +88,12 @@ def error_findings(
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * variance.mean(0)))
         without, z = left_out_at(fitted, data, rows, error, variance)
         judged = JudgedRows.of(rows, without, data.X, Y)
-        yield from of_tails(without / np.sqrt(variance), judged, are_noise, z)
+        if z is not None and not judged.has_outliers:  # which f could follow
+            without, z, judged = error, None, JudgedRows.of(rows, error, data.X, Y)
+        relative = without / np.sqrt(variance)
+        if z is None and data.y_std is not None:  # f follows rows of small errors more than others
+            z = relative
+        yield from of_tails(relative, judged, are_noise, z)
 
 
 def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:

@@ -417,6 +417,7 @@ def test_a_constant_where_near_rows_are_of_like_classes_is_told(solver):
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor, FITCRegressor])
+@slow_cases("Solve")
 def test_rows_drawn_with_replacement_are_told(cls):
     """As BaggingRegressor draws them; copies say that y has no noise, and few fits told."""
     r = np.random.default_rng(3)
@@ -434,6 +435,7 @@ def test_rows_drawn_with_replacement_are_told(cls):
     assert model.noise_variance_ == pytest.approx(0.04, rel=0.6)
 
 
+@pytest.mark.slow
 def test_networks_at_few_places_are_told():
     """Between 12 places with 20 rows each 90 % intervals held .49 to .72, in silence."""
     r = np.random.default_rng(0)
@@ -449,6 +451,7 @@ def test_networks_at_few_places_are_told():
 
 
 @pytest.mark.parametrize("cls", [NNGPRegressor, QSGPRegressor, SVGPClassifier])
+@slow_cases("QSGP")
 def test_rows_that_come_twice_with_another_number_are_told(cls):
     """They confirmed each other: of NNGPRegressor 90 % intervals held .67, in silence."""
     r = np.random.default_rng(0)

@@ -871,6 +871,7 @@ def test_a_function_on_every_row_gives_the_mean_of_the_exact_process(data):
 
 
 @pytest.mark.parametrize("estimator", [QSGPRegressor, QSRVMRegressor, QSGPClassifier])
+@slow_cases("Classifier")
 def test_a_kernel_without_anything_to_learn_is_used_as_it_is(data, estimator):
     """The search for a start raised torch's error."""
     X, y = data

@@ -290,7 +290,8 @@ def test_classes_of_very_different_shares():
 
 
 @pytest.mark.filterwarnings("ignore:.*rows are relevance vectors")
-@pytest.mark.parametrize("is_noise", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_noise", [True, False])
 def test_vectors_that_describe_noise_are_told(is_noise):
     """Which rows are vectors counts, too: log C(n, R) of the n rows, for each function."""
     rng = np.random.default_rng(0)
@@ -317,6 +318,7 @@ def test_vectors_that_describe_noise_are_told(is_noise):
         assert (found.severity == "problem") == is_noise
 
 
+@pytest.mark.slow
 def test_closing_starts_from_the_weights_of_training():
     """From the prior's variances, Newton's first step went to weights of 60: p was off by .38."""
     rng = np.random.default_rng(1)

@@ -365,9 +365,8 @@ def test_steps_of_a_stream_weigh_its_light_rows():
     assert rates[1] == pytest.approx(0.1 * rates[0] / (1.0 - 0.9 * rates[0]), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(1, marks=pytest.mark.slow), 20, pytest.param(50, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 20, 50])
 def test_neighbours_learn_their_noise_from_160_rows(size):
     """That of the first 20 stayed: 90 % intervals of five streams held .06 to .93, in silence."""
     rng = np.random.default_rng(0)

@@ -94,36 +94,29 @@ def warn_of_stand_in(column: Column) -> None:
     """Warn of a number or date that seems to stand for a missing one, such as -999."""
     if column.kind not in (NUMBER, DATE) or (found := stand_in_of(column.values)) is None:
         return
-    share, words = np.mean(column.values == found[0]), None
-    if column.kind == DATE:
-        words = [str(EPOCH + int(day) * DAY) for day in found]
-    value = written(found[0]) if words is None else repr(words[0])
+    is_date, share = column.kind == DATE, np.mean(column.values == found[0])
+    words = [str(EPOCH + int(day) * DAY) for day in found] if is_date else in_words(found)
+    value = repr(words[0]) if is_date else words[0]
     warn(
-        f"{said_of_stand_in(column.name, share, found, words)}, intervals of these rows are too "
-        f"narrow: leave it out, as column.mask(column == {value}) of pandas does."
+        f"{said_of_stand_in(column.name, share, words)}, intervals of these rows are too narrow: "
+        f"leave it out, as column.mask(column == {value}) of pandas does."
     )
 
 
-def said_of_stand_in(
-    name: str,
-    share: float,
-    found: tuple[float, float, float],
-    words: Sequence[str] | None = None,
-) -> str:
-    """Say where a column has a value that :func:`stand_in_of` has found, up to a comma."""
-    value, low, high = (
-        (written(found[0]), *map("{:g}".format, found[1:])) if words is None else words
-    )
+def said_of_stand_in(name: str, share: float, words: Sequence[str]) -> str:
+    """Say where a column has a value, and the range of its others, up to a comma."""
+    value, low, high = words
     return (
         f"Column {name} of X is {value} in {share:.1%} of the rows, apart from all its others, "
         f"{low} to {high}. If it stands for a missing value"
     )
 
 
-def written(value: float) -> str:
-    """Write a number in few digits, but exactly."""
+def in_words(found: tuple[float, float, float]) -> list[str]:
+    """Write a number exactly, for code, and the range of others in few digits."""
+    value, *ends = found
     short = f"{value:g}"
-    return short if float(short) == value else repr(value)
+    return [short if float(short) == value else repr(value), *map("{:g}".format, ends)]
 
 
 def stand_in_of(values: np.ndarray) -> tuple[float, float, float] | None:

@@ -48,7 +48,7 @@ class Surprise(NamedTuple):
         is_far = np.abs(error) > SURPRISING * np.sqrt(np.maximum(variance, 0.0))
         return cls(is_far.astype(np.float64), HALF, words)
 
-    def told_by(self, estimator: Any, before: tuple[int, tuple[float, ...]] | None) -> None:
+    def tell(self, estimator: Any, before: tuple[int, tuple[float, ...]] | None) -> None:
         """Warn if rows of this and earlier calls, once there are enough, are too far away.
 
         `before` has the number of rows not judged yet and their sums, which the estimator keeps.
@@ -105,7 +105,7 @@ def append(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
     found = surprise(estimator, estimator._checked(X, y, *of_rows))
     before = getattr(estimator, "_appended", None)
     condition(estimator, X, y, *of_rows)
-    found.told_by(estimator, before)
+    found.tell(estimator, before)
     return estimator
 
 

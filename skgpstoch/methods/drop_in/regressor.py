@@ -354,7 +354,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         if self.estimator_ is None:
             found = self._surprise(X, Y, noise)
             self._extend_exact(X, Y, noise)
-            found.told_by(self, self.__dict__.pop("_appended", None))
+            found.tell(self, self.__dict__.pop("_appended", None))
         else:
             self._extend_many(X, Y, None if alpha is None else noise)
         self._alpha_train = joined(self._alpha_train, len(self.y_train_), noise, len(Y))

@@ -109,8 +109,8 @@ def noise_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
     """Return the variance σ² + e² of the noise of scaled y at rows, known errors e included."""
     noise = fitted.posterior.likelihood.noise_variance.detach().numpy()
     known = 0.0 if data.y_std is None else np.square(data.y_std[rows] / fitted.y_scaling.scale)
-    found = np.broadcast_to(noise + known, (len(rows), len(noise)))  # infinite: of heavy tails
-    return np.maximum(np.where(np.isfinite(found), found, 1.0), np.finfo(found.dtype).tiny)
+    least = np.finfo(np.float64).tiny
+    return np.broadcast_to(np.maximum(noise + known, least), (len(rows), len(noise)))
 
 
 def left_out_at(

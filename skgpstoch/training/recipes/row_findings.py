@@ -10,7 +10,7 @@ import numpy as np
 from ...data.arrays import OUTER, Scaling, quantiles
 from ...data.equal_rows import FEW_SHARED, has_own_values, n_distinct, twins
 from ...data.findings import Finding
-from ...data.misread import said_of_stand_in, stand_in_of, written
+from ...data.misread import in_words, said_of_stand_in, stand_in_of
 from ...data.rows import Data
 from .findings import SHOWN_COLUMNS, WIDE, stride
 
@@ -195,17 +195,17 @@ def of_stand_ins(X: np.ndarray) -> Iterator[Finding]:
     some = X[:: stride(X)]
     found = {j: each for j, column in enumerate(some.T) if (each := stand_in_of(column))}
     for j, each in list(found.items())[:SHOWN_COLUMNS]:
-        share = float(np.mean(X[:, j] == each[0]))
+        share, words = float(np.mean(X[:, j] == each[0])), in_words(each)
         yield Finding(
             STAND_INS,
             f"X[:, {j}]",
             share,
             0.0,
             severity="problem",
-            text=f"{said_of_stand_in(str(j), share, each)}, it rules the column's scale, and "
+            text=f"{said_of_stand_in(str(j), share, words)}, it rules the column's scale, and "
             "intervals of its rows are too narrow.",
             advice="Use AutoGaussianProcessRegressor or AutoGaussianProcessClassifier with NaN in "
-            f"its place, or SimpleImputer(missing_values={written(each[0])}, add_indicator=True).",
+            f"its place, or SimpleImputer(missing_values={words[0]}, add_indicator=True).",
         )
 
 

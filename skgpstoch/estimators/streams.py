@@ -121,7 +121,7 @@ def rows_so_far(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Data:
     data = estimator._given(X, y, is_new, *of_rows, least=1).counted()
     warn_of_light_rows(data)
     if not is_new:
-        check_chunk(estimator, data)
+        check_same_exposure(estimator, data.exposure)
     before: Data | None = getattr(estimator, "_beginning", None)
     return data if before is None else before.joined(data)
 
@@ -197,9 +197,9 @@ def check_unchanged(estimator: BaseGP) -> None:
         )
 
 
-def check_chunk(estimator: Any, data: Data) -> None:
+def check_same_exposure(estimator: Any, exposure: Any) -> None:
     """Raise a ValueError if only some chunks have exposures."""
-    given = data.exposure is not None
+    given = exposure is not None
     before = getattr(estimator, "_fitted_with_exposure", False)
     if given != before:
         raise ValueError(

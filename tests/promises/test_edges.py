@@ -44,6 +44,7 @@ from skgpstoch import (
     FITCRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    NNGPRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
     SVGPClassifier,
@@ -618,6 +619,18 @@ def test_chunks_have_exposures_or_have_none():
         with pytest.raises(ValueError, match="exposure must be given for all chunks or for none"):
             model.partial_fit(X, y, **known)
         assert (model.predict(X, exposure=1.0) == before).all()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_appended_chunks_have_exposures_if_the_first_had(first):
+    """Counts of long exposures, appended to counts without, made means 4.8 times too large."""
+    rng = np.random.default_rng(0)
+    X, y, exposure = rng.uniform(-1, 1, (180, 1)), rng.poisson(3.0, 180), np.full(180, 2.0)
+    known, unknown = {"exposure": exposure}, {}
+    model = NNGPRegressor(likelihood="poisson", max_iter=1, random_state=0)
+    model.partial_fit(X, y, **(known if first else unknown))
+    with pytest.raises(ValueError, match="exposure must be given for all chunks or for none"):
+        model.partial_fit(X, y, **(unknown if first else known))
 
 
 def test_weights_that_sum_to_one_are_shares():

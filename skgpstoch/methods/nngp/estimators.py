@@ -23,6 +23,7 @@ from ...estimators.parameters import (
 from ...estimators.regressor import GeneralRegressor
 from ...estimators.streams import (
     begins,
+    check_same_exposure,
     check_unchanged,
     is_learned_again,
     keep_beginning,
@@ -246,6 +247,7 @@ class NNGPRegressor(
         if begins(self):
             return begin(self, X, y, (sample_weight, exposure, y_std))
         check_unchanged(self)
+        check_same_exposure(self, exposure)
         return self.condition_on(X, y, sample_weight, exposure=exposure, y_std=y_std)
 
 

@@ -3939,7 +3939,8 @@ def test_odd_numbers_of_features_and_constant_inputs_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "appended", [3, (3,), (3, 0.0), (-1, (0.0,)), (10**9, (0.0,)), (3, ("x",)), (3.0, (0.0,))]
+    "appended",
+    [3, (3,), (3, 0.0), (-1, (0.0,)), (10**9, (0.0,)), (3, ("x",)), (3.0, (0.0,)), (3, (0.0, 0.0))],
 )
 def test_rows_that_wait_to_be_judged_are_few(appended, tmp_path):
     model = SVGPRegressor(n_inducing=3, max_iter=1, random_state=0).fit(X, Y)

@@ -217,7 +217,6 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
     check_outputs(type(value), fields)
     check_jobs(type(value), fields)
     check_beginning(fields.get("_beginning"))
-    check_appended(fields.get("_appended"))
 
 
 def check_beginning(rows: Any) -> None:
@@ -230,14 +229,15 @@ def check_beginning(rows: Any) -> None:
         raise ValueError("_beginning has weights that are not positive, or negative errors")
 
 
-def check_appended(value: Any) -> None:
-    """Raise a ValueError unless few appended rows wait to be judged, with sums of numbers."""
+def check_appended(value: Any, n_outputs: int) -> None:
+    """Raise a ValueError unless few appended rows wait to be judged, with a sum of each output."""
     if value is None:
         return
     is_pair = type(value) is tuple and len(value) == 2 and type(value[0]) is int
     is_few = is_pair and 0 <= value[0] < BEGINNING and type(value[1]) is tuple
-    if not (is_few and all(type(each) is float for each in value[1])):
-        raise ValueError("_appended must be a small number of rows, and numbers of them")
+    is_of_y = is_few and len(value[1]) == n_outputs
+    if not (is_of_y and all(type(each) is float for each in value[1])):
+        raise ValueError("_appended must be a small number of rows, and a number for each output")
 
 
 def check_documented(cls: type, fields: dict[str, Any]) -> None:
@@ -277,6 +277,7 @@ def check_outputs(cls: type, fields: dict[str, Any]) -> None:
             of_y = of_y.shape[1:] if isinstance(of_y, np.ndarray) else of_y
             if of_y not in [(n_known,), *([()] if n_known == 1 else [])]:
                 raise ValueError(f"{name} has {n_known} columns, but not y")
+    check_appended(fields.get("_appended"), n_known)
     most = max(FREE_TARGETS, n_known)
     if size_of(fields.get("n_targets")) > most:
         raise ValueError(f"{cls.__name__}.n_targets is larger than {most}")

@@ -27,7 +27,8 @@ from skgpstoch.data.arrays import Scaling, quantiles
 from skgpstoch.data.categories import OneHot
 from skgpstoch.data.columns import columns_of, zone_name
 from skgpstoch.data.frames import join
-from skgpstoch.data.misread import stand_in_of, told_of_texts
+from skgpstoch.data.misread import told_of_texts
+from skgpstoch.data.missing_codes import missing_codes
 from skgpstoch.data.numeric import Dates, Numbers, gaps_of, without_gaps
 from skgpstoch.data.read_table import category_mask
 from skgpstoch.data.tables import TableEncoder
@@ -1125,11 +1126,35 @@ def test_numbers_that_stand_for_missing_ones_are_told(number, low, high, told):
     assert len(found) == told
 
 
+def test_estimators_of_arrays_tell_numbers_that_stand_for_missing_ones():
+    """Such a column was lost, as -999 ruled its scale."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=100), np.r_[np.full(12, -999.0), rng.normal(size=88)]])
+    with pytest.warns(UserWarning, match=r"Column 1 of X is -999 in 12\.0% .*Put NaN in its place"):
+        model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(X, X[:, 0])
+    (found,) = (each for each in model.diagnose() if each.name == "missing codes in X")
+    assert (found.where, found.value, found.severity) == ("X[:, 1]", 0.12, "problem")
+
+
 def test_dates_that_stand_for_missing_ones_are_told():
     days = pd.Series(DAYS).where(np.arange(40) % 8 > 0, pd.Timestamp("1900-01-01"))
     with pytest.warns(UserWarning, match=r"'a' of X is 1900-01-01 in 12.5%.* == '1900-01-01'\)"):
         TableEncoder().fit_transform(pd.DataFrame({"a": days, "b": AMOUNTS}), AMOUNTS)
     assert days.mask(days == "1900-01-01").isna().sum() == 5
+
+
+@pytest.mark.parametrize("codes", [(-999, -998), (-9, -8, -7), (997, 998, 999)])
+def test_several_codes_of_one_column_are_told(codes):
+    """Tables that tell why a number is missing were taken at their word."""
+    rng = np.random.default_rng(0)
+    x = np.r_[np.resize(codes, 40), rng.uniform(1.0, 3.0, 260)]
+    X = pd.DataFrame({"a": x, "b": rng.normal(size=300)})
+    *first, last = codes
+    told = f"'a' of X is {', '.join(map(str, first))} or {last} in 13.3%"
+    with pytest.warns(UserWarning, match=told) as said:
+        TableEncoder().fit_transform(X, x)
+    cure = f"column.mask(column.isin([{', '.join(map(str, codes))}]))"
+    assert any(cure in str(warning.message) for warning in said)
 
 
 @pytest.mark.parametrize(
@@ -1144,7 +1169,7 @@ def test_dates_that_stand_for_missing_ones_are_told():
     ids=["few", "levels", "repeated", "dose", "none"],
 )
 def test_other_numbers_stand_for_themselves(x):
-    assert stand_in_of(x) is None
+    assert missing_codes(x) is None
 
 
 @pytest.mark.parametrize(

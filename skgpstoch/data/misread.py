@@ -1,4 +1,4 @@
-"""Tell of columns that are not what they seem: strings of numbers or dates, and numbers of none."""
+"""Tell of strings that are numbers or dates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
-import numpy as np
-
-from .columns import DATE, DAY, DURATION, EPOCH, LEVEL, NUMBER, Column
+from .columns import DATE, DURATION, LEVEL, NUMBER, Column
 from .messages import warn
 
 LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of strings as numbers
 NUMBERS_SHARE = 0.8  # least share of such levels
 N_MONTHS = 12
 LEAST_DATES = 5  # least number of levels, all of them dates, to warn of strings as dates
-FEWEST_ALIKE, SHARE_ALIKE = 5, 0.02  # rows that share a number that stands for missing ones
-FEWEST_OTHERS, MORE_ALIKE = 20, 2.0  # other numbers, and times as often as any of these
-BELOW_ZERO = 0.1  # of the range of others, from them to a negative number
 STANDS_FOR_MISSING = {"", "-", "--", "?", ".", "na", "n/a", "#n/a", "nan", "nat", "none", "null"}
 STANDS_FOR_MISSING |= {"missing", "unknown"}
 
@@ -88,60 +83,6 @@ def told_of_texts(column: Column) -> str | None:
         f"If they are numbers, convert the column, for example with {cure}; "
         "if they are categories, add the column to categorical_features."
     )
-
-
-def warn_of_stand_in(column: Column) -> None:
-    """Warn of a number or date that seems to stand for a missing one, such as -999."""
-    if column.kind not in (NUMBER, DATE) or (found := stand_in_of(column.values)) is None:
-        return
-    is_date, share = column.kind == DATE, np.mean(column.values == found[0])
-    words = [str(EPOCH + int(day) * DAY) for day in found] if is_date else in_words(found)
-    value = repr(words[0]) if is_date else words[0]
-    warn(
-        f"{said_of_stand_in(column.name, share, words)}, intervals of these rows are too narrow: "
-        f"leave it out, as column.mask(column == {value}) of pandas does."
-    )
-
-
-def said_of_stand_in(name: str, share: float, words: Sequence[str]) -> str:
-    """Say where a column has a value, and the range of its others, up to a comma."""
-    value, low, high = words
-    return (
-        f"Column {name} of X is {value} in {share:.1%} of the rows, apart from all its others, "
-        f"{low} to {high}. If it stands for a missing value"
-    )
-
-
-def in_words(found: tuple[float, float, float]) -> list[str]:
-    """Write a number exactly, for code, and the range of others in few digits."""
-    value, *ends = found
-    short = f"{value:g}"
-    return [short if float(short) == value else repr(value), *map("{:g}".format, ends)]
-
-
-def stand_in_of(values: np.ndarray) -> tuple[float, float, float] | None:
-    """Return a number that many rows share, far from all others; and their range, if there is one.
-
-    It is farther from them than they are from each other, or a negative whole number, as no other.
-
-    *Measured* on a smooth function of two columns, 300 rows, of which a tenth or 40 % lack one. Of
-    such rows, 90 % intervals held .90 to .96 for NaN, .46 to .88 for -999 and .65 to .84 for -1.
-    """
-    values = values[np.isfinite(values)].astype(np.float64)
-    for end in (values.min(initial=np.inf), values.max(initial=-np.inf)):
-        n_alike = np.count_nonzero(values == end)
-        if n_alike < max(FEWEST_ALIKE, SHARE_ALIKE * len(values)):
-            continue
-        others, counts = np.unique(values[values != end], return_counts=True)
-        if len(others) < FEWEST_OTHERS or n_alike < MORE_ALIKE * counts.max():
-            continue
-        low, high = float(others[0]), float(others[-1])
-        gap = max(0.5 * low - 0.5 * end, 0.5 * end - 0.5 * high)  # half, which cannot overflow
-        width = 0.5 * high - 0.5 * low
-        is_below = end < 0.0 <= low and end % 1.0 == 0.0 and gap > BELOW_ZERO * width
-        if (gap > width and end != 0.0) or is_below:  # a dose may be 0, or 50 to 90
-            return float(end), low, high
-    return None
 
 
 def cure_of(column: Column, kind: str) -> str:

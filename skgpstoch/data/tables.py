@@ -41,7 +41,8 @@ from .findings import Finding
 from .groups import Group, agreed
 from .level_encoders import level_encoders
 from .messages import muted
-from .misread import cure_of, warn_of_stand_in, warn_of_texts
+from .misread import cure_of, warn_of_texts
+from .missing_codes import warn_of_missing_codes
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .ranges import of_rows_asked, ranges_of
 from .read_table import array_of, read_table
@@ -128,7 +129,7 @@ class TableEncoder:
             for column in columns:
                 warn_of_texts(column)
         for column in columns:
-            warn_of_stand_in(column)
+            warn_of_missing_codes(column)
         self.kinds = [column.kind for column in columns]
         self.names = [column.name for column in columns]
         self.time_zones = [column.time_zone for column in columns]

@@ -36,7 +36,7 @@ from ..training.recipes.findings import causes
 from ..training.recipes.fitted import Fitted
 from ..training.recipes.plan import Folds, Plan, Start
 from ..training.recipes.recipe import Recipe
-from ..training.recipes.row_findings import of_stand_ins, of_twins
+from ..training.recipes.row_findings import of_missing_codes, of_twins
 from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .context import IS_JUDGED, fitting, numeric_context, warn_of
@@ -232,7 +232,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         self._set_attributes(recipe, fitted)
         found = list(recipe.findings(fitted))
         if fitted.whole is not None and recipe.chooses_inputs and not IS_JUDGED.get():
-            found += [of_twins(fitted.whole), *of_stand_ins(fitted.whole.X)]  # else the caller did
+            found += [
+                of_twins(fitted.whole),
+                *of_missing_codes(fitted.whole.X),
+            ]  # else the caller did
         self._diagnosis = Diagnosis(causes(found))
 
     def _set_posterior(self, posterior: Posterior) -> None:

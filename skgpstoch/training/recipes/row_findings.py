@@ -10,11 +10,11 @@ import numpy as np
 from ...data.arrays import OUTER, Scaling, quantiles
 from ...data.equal_rows import FEW_SHARED, has_own_values, n_distinct, twins
 from ...data.findings import Finding
-from ...data.misread import in_words, said_of_stand_in, stand_in_of
+from ...data.missing_codes import missing_codes
 from ...data.rows import Data
 from .findings import SHOWN_COLUMNS, WIDE, stride
 
-FAR_ROWS_OF_X, STAND_INS = "outliers in X", "stand-ins in X"
+FAR_ROWS_OF_X, MISSING_CODES = "outliers in X", "missing codes in X"
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
 FAR_COUNT = 100.0  # times what other rows tell
 MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more
@@ -190,22 +190,22 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
     yield found
 
 
-def of_stand_ins(X: np.ndarray) -> Iterator[Finding]:
-    """Yield the columns of X (n, d) with a number that seems to stand for missing ones."""
+def of_missing_codes(X: np.ndarray) -> Iterator[Finding]:
+    """Yield the columns of X (n, d) with numbers that seem to stand for missing ones."""
     some = X[:: stride(X)]
-    found = {j: each for j, column in enumerate(some.T) if (each := stand_in_of(column))}
+    found = {j: each for j, column in enumerate(some.T) if (each := missing_codes(column))}
     for j, each in list(found.items())[:SHOWN_COLUMNS]:
-        share, words = float(np.mean(X[:, j] == each[0])), in_words(each)
+        share = each.share(X[:, j])
         yield Finding(
-            STAND_INS,
+            MISSING_CODES,
             f"X[:, {j}]",
             share,
             0.0,
             severity="problem",
-            text=f"{said_of_stand_in(str(j), share, words)}, it rules the column's scale, and "
-            "intervals of its rows are too narrow.",
-            advice="Use AutoGaussianProcessRegressor or AutoGaussianProcessClassifier with NaN in "
-            f"its place, or SimpleImputer(missing_values={words[0]}, add_indicator=True).",
+            text=f"{each.told(str(j), share)}, it rules the column's scale, and intervals of its "
+            "rows are too narrow.",
+            advice="Put NaN in its place, and use AutoGaussianProcessRegressor or "
+            "AutoGaussianProcessClassifier, or SimpleImputer(add_indicator=True).",
         )
 
 

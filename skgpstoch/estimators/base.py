@@ -231,11 +231,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         self._is_trained = recipe.is_trained(fitted)
         self._set_attributes(recipe, fitted)
         found = list(recipe.findings(fitted))
-        if fitted.whole is not None and recipe.chooses_inputs and not IS_JUDGED.get():
-            found += [
-                of_twins(fitted.whole),
-                *of_missing_codes(fitted.whole.X),
-            ]  # else the caller did
+        whole = fitted.whole
+        if whole is not None and recipe.chooses_inputs and not IS_JUDGED.get():  # else a caller did
+            found += [of_twins(whole), *of_missing_codes(whole.X)]
         self._diagnosis = Diagnosis(causes(found))
 
     def _set_posterior(self, posterior: Posterior) -> None:

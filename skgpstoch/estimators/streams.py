@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
+from ..data.findings import Diagnosis
 from ..data.rows import BEGINNING, LONG_BEGINNING, Data
 from ..objectives.base import Objective
 from ..training.checkpoint import SILENT, has_moments_of, load_moments
@@ -22,6 +23,7 @@ from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.recipes.plan import Sizes, Start
 from ..training.recipes.recipe import Problem, Recipe
+from ..training.recipes.row_findings import of_missing_codes
 from ..training.tables import InMemory
 from .base import BaseGP, Run, changed_parameters, representations
 from .context import fitting
@@ -72,6 +74,8 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
     history.loss_curve = curve[-LONGEST_CURVE:]
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
+    if first and recipe.chooses_inputs:
+        estimator._diagnosis = Diagnosis([*estimator._diagnosis, *of_missing_codes(data.X)])
     estimator._diagnosis.warn()
     if not first:
         warn_of_beyond(estimator, data)

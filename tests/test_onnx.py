@@ -218,6 +218,9 @@ REGRESSORS = {
     "Fourier features": BSGDGaussianProcessRegressor(
         k.RBF() + k.DotProduct(), hidden_layer_sizes=(), n_components=21, max_iter=2
     ),
+    "a kernel of all rows, on a network": BSGDGaussianProcessRegressor(
+        k.RationalQuadratic(), hidden_layer_sizes=(4,), max_iter=2
+    ),
     "basis functions": QSGPRegressor(n_components=40, max_iter=2),
     "relevance vectors": QSRVMRegressor(max_iter=2),
     "log-loss": DLMRegressor(likelihood="shared_student_t", n_inducing=10, max_iter=2),

@@ -40,6 +40,7 @@ from torch import nn
 import skgpstoch
 from skgpstoch import (
     AutoGaussianProcessRegressor,
+    BSGDGaussianProcessRegressor,
     ConstantVarianceRegressor,
     GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
@@ -986,6 +987,17 @@ def test_hostile_files_take_no_memory(name, files, tmp_path):
     peak, _ = peak_of_loading(path)
     free = 2**24 if name == "many modules" else 2**20
     assert peak < 4 * path.stat().st_size + free
+
+
+@pytest.mark.parametrize("options", [{}, {"hidden_layer_sizes": ()}], ids=["network", "inputs"])
+def test_kernels_without_features_are_saved(options, tmp_path):
+    """A layer of ours was refused as if it were the user's."""
+    X = np.linspace(-1.0, 1.0, 30)[:, None]
+    model = BSGDGaussianProcessRegressor(
+        sk.RationalQuadratic(), max_iter=1, random_state=0, **options
+    )
+    model.fit(X, X[:, 0]).save(tmp_path / "model")
+    assert_array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
 
 
 @pytest.mark.parametrize("name", ["SCGDGaussianProcessRegressor", "DeepGPRegressor"])

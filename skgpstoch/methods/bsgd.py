@@ -28,6 +28,7 @@ from ..maths.exact_solver import ExactSolver
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import log_det
 from ..models.features.fourier import has_features
+from ..models.features.network import OneMember
 from ..models.posteriors.exact import ExactPosterior, noisy, repetition
 from ..models.posteriors.iterative import IterativePosterior
 from ..objectives.base import Objective, surrogate
@@ -198,11 +199,12 @@ class KernelBSGDRecipe(ExactRecipe):
     def objective(self, problem: Problem) -> KernelBSGDObjective:
         rows = problem.rows
         network, width = build_network(self.network, problem.X, problem.generator)
+        is_ours = self.network is not None and self.network.module is None
         kernel = kernels.from_sklearn(self.kernel.expression)
         check_length_scales(kernel, width, network)
         objective = KernelBSGDObjective(
             kernel,
-            nn.Sequential(network, nn.Flatten(0, -2)),  # (1, n, D) of our networks → (n, D)
+            nn.Sequential(network, OneMember()) if is_ours else network,
             rows.y.shape[1],
             noise_variance=self.kernel.start_noise,
             noise_bounds=self.kernel.noise_bounds,

@@ -67,6 +67,11 @@ def _(module: network.MemberLinear, X: Value) -> Value:
 
 
 @layer.register
+def _(module: network.OneMember, X: Value) -> Value:
+    return X.squeeze(0)
+
+
+@layer.register
 def _(module: network.InputScales, X: Value) -> Value:
     return X * number(module.input_scale)
 

@@ -33,7 +33,7 @@ FREE_LAYERS = 500  # that one row may go through; a layer takes milliseconds
 SECONDS_OF_LAYER = 0.01  # of all that a file may have; usual ones take a tenth
 BYTES_OF_LAYER = 2**12  # of the file, for which there may be one more
 WITH_MEMBERS = {"InputScales", "MemberLinear", "PeriodicInputs"}
-OF_MEMBERS = {"InputLimits", "NearFeatures", *WITH_MEMBERS}
+OF_MEMBERS = {"InputLimits", "NearFeatures", "OneMember", *WITH_MEMBERS}
 OF_USER = "OfUser"
 
 

@@ -121,6 +121,13 @@ class OfMembers(Module):
             p.data = p.data[k : k + 1].clone()
 
 
+class OneMember(Module):
+    """Leave out the axis of members, of which there is one: (1, N, D) → (N, D)."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        return X[0] if X.ndim == 3 else X
+
+
 class MemberLinear(OfMembers):
     """K affine maps side by side: (N, fan_in) or (K, N, fan_in) → (K, N, fan_out).
 

@@ -988,6 +988,14 @@ def test_held_out_rows_are_predicted_from_the_others(sine, name):
         assert_allclose(found.cdf[i], model.predictive_cdf(X[own], y[own], **known), **close)
 
 
+@pytest.mark.parametrize(("n_rows", "n_judges"), [(25, 8), (60, 20), (210, 21)])
+def test_few_rows_judge_no_network(n_rows, n_judges):
+    """Four rows of forty chose networks, tails and widths: 90 % intervals held .26 to .89."""
+    X = np.random.default_rng(0).normal(size=(n_rows, 2))
+    model = NNGPRegressor(sk.RBF(), hidden_layer_sizes=(4,), max_iter=1, random_state=0)
+    assert len(model.fit(X, X[:, 0]).held_out_.rows) == n_judges
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [(), (8,)])
 @slow_cases("layers1")

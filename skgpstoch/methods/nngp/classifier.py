@@ -72,7 +72,8 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
         Whether to keep the iterate that predicts held-out rows best; predictions then use these
         rows, too.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, when rows are held out; at most 2,000 rows.
+        Fraction of the rows to hold out, when rows are held out; at most 2,000 rows. With a
+        network, at least 20 rows are held out, or a third of the rows if that is fewer.
     max_time : float or None, default=None
         Time limit of `fit` in seconds; None: no limit. If there is not enough time there are fewer
         steps, at least 20, and a warning and `budget_` say so.

@@ -118,7 +118,8 @@ class NNGPRegressor(
         a network until held-out scores have not improved for a quarter of `max_iter`, although the
         fit to the training rows has.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, when rows are held out; at most 2,000 rows.
+        Fraction of the rows to hold out, when rows are held out; at most 2,000 rows. With a
+        network, at least 20 rows are held out, or a third of the rows if that is fewer.
     max_time : float or None, default=None
         Time limit of `fit` in seconds; None: no limit. If there is not enough time there are fewer
         steps, and a warning and `budget_` say so. At least 20 steps are made: on one core, some 100

@@ -228,6 +228,19 @@ def test_few_points_do_not_lose_an_input(n):
     assert model.score(X[n:], y[n:]) > 0.88
 
 
+@pytest.mark.parametrize(("posterior", "n_columns"), [("odvgp", 500), ("solve", 4000)])
+def test_points_of_two_kinds_learn_from_wide_tables(posterior, n_columns):
+    """The first step from the usual start led to a constant, in silence."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(280, 5))
+    X = Z @ rng.normal(size=(5, n_columns)) + rng.normal(size=(280, n_columns))
+    y = np.sin(Z[:, 0]) + Z[:, 1] + 0.2 * rng.normal(size=280)
+    model = SolveGPRegressor(posterior=posterior, max_iter=1, random_state=0)
+    with pytest.warns(UserWarning, match="more features"):
+        model.fit(X[:80], y[:80])
+    assert model.score(X[80:], y[80:]) > 0.7
+
+
 def test_a_kernel_that_is_no_covariance_is_told_of():
     """Most steps are refused, so that training ended where it began, in silence."""
     generator = np.random.default_rng(0)

@@ -14,12 +14,15 @@ import polars as pl
 import pytest
 from families import by_default
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.datasets import make_friedman1
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     DeepKernelEnsembleRegressor,
+    GaussianProcessRegressor,
     SVGPRegressor,
 )
 from skgpstoch.data import ParquetRows
@@ -1136,6 +1139,46 @@ def test_estimators_of_arrays_tell_numbers_that_stand_for_missing_ones(method):
         getattr(model, method)(X, X[:, 0])
     (found,) = (each for each in model.diagnose() if each.name == "missing codes in X")
     assert (found.where, found.value, found.severity) == ("X[:, 1]", 0.12, "problem")
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVGPRegressor(n_inducing=5, max_iter=2, random_state=0),
+        GaussianProcessRegressor(RBF() + WhiteKernel(), normalize_y=True),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_targets_that_stand_for_missing_ones_are_told(model, method):
+    """From 5 % of the rows on f learned them in silence, with deviations of some 300."""
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y = np.where(np.arange(200) % 16 == 0, -999.0, X[:, 0])
+    with pytest.warns(UserWarning, match=r"y is -999 in 6\.5% .*keep = ~np\.isin\(y, \[-999\]\)"):
+        getattr(clone(model), method)(X, y)
+
+
+def test_the_default_tells_targets_that_stand_for_missing_ones():
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    Y = np.column_stack([X[:, 0], np.where(np.arange(100) % 9 == 0, -999.0, X[:, 1])])
+    with pytest.warns(UserWarning, match="missing value") as said:
+        AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(X, Y)
+    found = [text for each in said if "missing value" in (text := str(each.message))]
+    assert len(found) == 1
+    assert found[0].startswith("y[:, 1] is -999 in 12.0%")
+
+
+def test_findings_name_columns_of_frames():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(100, 2)), columns=["a", "b"])
+    X.loc[::10, "b"], X.loc[:1, "a"] = -999.0, 1e7
+    model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.fit(X, np.arange(100.0))
+    texts = [str(each.message) for each in said]
+    assert any("in columns 'a' that" in text for text in texts)
+    assert any(text.startswith("Column 'b' of X is -999") for text in texts)
 
 
 def test_dates_that_stand_for_missing_ones_are_told():

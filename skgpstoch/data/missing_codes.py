@@ -26,13 +26,13 @@ class MissingCodes(NamedTuple):
         """Return the share of rows with a code."""
         return float(np.isin(column, self.values).mean())
 
-    def told(self, name: str, share: float, are_days: bool = False) -> str:
-        """Say where a column has codes, up to a comma."""
+    def told(self, what: str, share: float, are_days: bool = False) -> str:
+        """Say in which rows a column has codes, up to a comma."""
         code, end = (day_of, day_of) if are_days else (exact, "{:g}".format)
         *first, last = map(code, self.values)
         which = f"{', '.join(first)} or {last}" if first else last
         return (
-            f"Column {name} of X is {which} in {share:.1%} of the rows, apart from all its others, "
+            f"{what} is {which} in {share:.1%} of the rows, apart from all its others, "
             f"{end(self.low)} to {end(self.high)}. If that stands for a missing value"
         )
 
@@ -56,8 +56,9 @@ def warn_of_missing_codes(column: Column) -> None:
     codes = [repr(day_of(day)) if are_days else exact(day) for day in found.values]
     test = f" == {codes[0]}" if len(codes) == 1 else f".isin([{', '.join(codes)}])"
     warn(
-        f"{found.told(column.name, found.share(column.values), are_days)}, intervals of these rows "
-        f"are too narrow: leave it out, as column.mask(column{test}) of pandas does."
+        f"{found.told(f'Column {column.name} of X', found.share(column.values), are_days)}, "
+        "intervals of these rows are too narrow: leave it out, as "
+        f"column.mask(column{test}) of pandas does."
     )
 
 

@@ -36,7 +36,7 @@ from ..training.recipes.findings import causes
 from ..training.recipes.fitted import Fitted
 from ..training.recipes.plan import Folds, Plan, Start
 from ..training.recipes.recipe import Recipe
-from ..training.recipes.row_findings import of_missing_codes, of_twins
+from ..training.recipes.row_findings import of_missing_codes, of_missing_targets, of_twins
 from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .context import IS_JUDGED, fitting, numeric_context, warn_of
@@ -227,13 +227,16 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             budget=budget_of(run, history),
             numbers=run.table.numbers,
             transformer=transformer_of(self),
+            names=getattr(self, "feature_names_in_", None),
         )
         self._is_trained = recipe.is_trained(fitted)
         self._set_attributes(recipe, fitted)
         found = list(recipe.findings(fitted))
         whole = fitted.whole
         if whole is not None and recipe.chooses_inputs and not IS_JUDGED.get():  # else a caller did
-            found += [of_twins(whole), *of_missing_codes(whole.X)]
+            found += [of_twins(whole), *of_missing_codes(whole.X, fitted.names)]
+            if fitted.transformer is None:
+                found += of_missing_targets(whole.y)
         self._diagnosis = Diagnosis(causes(found))
 
     def _set_posterior(self, posterior: Posterior) -> None:

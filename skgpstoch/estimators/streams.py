@@ -5,16 +5,18 @@ from __future__ import annotations
 import bisect
 import copy
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.base import is_classifier
 from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
-from ..data.findings import Diagnosis
+from ..data.findings import Diagnosis, Finding
 from ..data.rows import BEGINNING, LONG_BEGINNING, Data
 from ..objectives.base import Objective
 from ..training.checkpoint import SILENT, has_moments_of, load_moments
@@ -23,7 +25,7 @@ from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.recipes.plan import Sizes, Start
 from ..training.recipes.recipe import Problem, Recipe
-from ..training.recipes.row_findings import of_missing_codes
+from ..training.recipes.row_findings import of_missing_codes, of_missing_targets
 from ..training.tables import InMemory
 from .base import BaseGP, Run, changed_parameters, representations
 from .context import fitting
@@ -74,8 +76,9 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
     history.loss_curve = curve[-LONGEST_CURVE:]
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
-    if first and recipe.chooses_inputs:
-        estimator._diagnosis = Diagnosis([*estimator._diagnosis, *of_missing_codes(data.X)])
+    if first:
+        found = [*estimator._diagnosis, *of_codes(estimator, recipe, given)]
+        estimator._diagnosis = Diagnosis(found)
     estimator._diagnosis.warn()
     if not first:
         warn_of_beyond(estimator, data)
@@ -86,6 +89,14 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
         run.objective.cpu(), on_cpu(run.optimizer), parameters, run.plan.solver
     )
     return estimator
+
+
+def of_codes(estimator: BaseGP, recipe: Recipe, given: Data) -> Iterator[Finding]:
+    """Yield findings on numbers that stand for missing ones in the first rows of a stream."""
+    if not is_classifier(estimator):
+        yield from of_missing_targets(given.y)
+    if recipe.chooses_inputs:
+        yield from of_missing_codes(given.X, getattr(estimator, "feature_names_in_", None))
 
 
 def learn(run: Run, learns_q: bool) -> History:

@@ -36,7 +36,7 @@ from ...estimators.regressor import Regressor
 from ...estimators.validation import KNOWN_AND_TRANSFORMED, check_column, fitted_alike
 from ...estimators.weights import check_weight
 from ...training.recipes.held_out import of_held_out_counts
-from ...training.recipes.row_findings import of_far_count
+from ...training.recipes.row_findings import of_far_count, of_missing_targets
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from ..nngp.estimators import NNGPRegressor
 from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs
@@ -305,6 +305,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 "y looks like counts but is modelled as real numbers. Set target='count' "
                 "if they are counts."
             )
+        elif found := list(of_missing_targets(data.y)):
+            warn(found[0].message)
         elif self.discrete == "auto" and self.target == "auto" and rows.y_std is None:
             atoms = None if self._lattice is None else self._lattice.atoms
             warn_of_atom(*common_value(data.X, data.y), atoms)

@@ -170,15 +170,15 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         user has chosen. Without an optimizer, what that kernel sees is only noted, too.
         """
         X, learns, given = self.X_train_, self.optimizer is not None, self._kernel()
-        has_columns = given.requires_vector_input
+        has_columns, names = given.requires_vector_input, getattr(self, "feature_names_in_", None)
         noted = list(of_rows(len(X), learns))
         if has_columns:
-            noted += [*of_features(len(X), X.shape[1]), *of_far_rows(X)]
+            noted += [*of_features(len(X), X.shape[1]), *of_far_rows(X, names=names)]
         yield from (finding.noted() for finding in noted)
         for name, kernel in kernels.items():
             found = list(of_bounds(kernel, True)) if learns else []
             if has_columns:
-                seen = [*of_sight(kernel, given, X, unit), *of_inputs(kernel, X)]
+                seen = [*of_sight(kernel, given, X, unit), *of_inputs(kernel, X, names)]
                 found += seen if learns else [finding.noted() for finding in seen]
             yield from Diagnosis(causes(found)).within(name)
 

@@ -171,7 +171,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         )
         self._keep(X, y)
         if self.method_ == "laplace":
-            tell_far_origin(kernel, X)
+            tell_far_origin(kernel, X, getattr(self, "feature_names_in_", None))
             codes = np.searchsorted(self.classes_, y)[:, None].astype(np.float64)
             inputs = X if kernel.requires_vector_input else np.arange(len(X))[:, None]
             warn_of_class_weights(Data(inputs, codes, weight), self.classes_)

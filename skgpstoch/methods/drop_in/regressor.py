@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -36,6 +36,7 @@ from ...models.posteriors.functions import Functions
 from ...training.exact_search import TrainingSet
 from ...training.recipes.findings import causes
 from ...training.recipes.kernel_choice import tell_far_origin
+from ...training.recipes.row_findings import of_missing_targets
 from . import exact
 from .base import checked_theta
 from .exact_findings import of_left_out, of_missing_noise
@@ -207,8 +208,9 @@ class GaussianProcessRegressor(GaussianPredictor):
         if self.method_ == "scgd" and alpha.ndim:
             raise ValueError("alpha must be one number for method='scgd', got one for each row.")
         if self.method_ == "exact":
-            tell_far_origin(kernel, X)
-            self._fit_exact(kernel, TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
+            tell_far_origin(kernel, X, getattr(self, "feature_names_in_", None))
+            rows = TrainingSet(X, y.reshape(Y.shape), alpha, device)
+            self._fit_exact(kernel, rows, search, of_missing_targets(Y))
         else:
             self._fit_many(kernel, X, y, alpha, search, device)
         return self
@@ -232,7 +234,13 @@ class GaussianProcessRegressor(GaussianPredictor):
                 "larger unit" + ("." if self.normalize_y else ", or set normalize_y=True.")
             )
 
-    def _fit_exact(self, kernel: sk.Kernel, rows: TrainingSet, search: tuple) -> None:
+    def _fit_exact(
+        self,
+        kernel: sk.Kernel,
+        rows: TrainingSet,
+        search: tuple,
+        of_targets: Iterable[Finding] = (),
+    ) -> None:
         model = exact.ExactModel.fitted(kernel, rows, search)
         self.kernel_, self.L_ = model.kernel, model.L
         self.alpha_ = model.alpha.reshape(self.y_train_.shape)
@@ -241,7 +249,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         known = np.sqrt(np.broadcast_to(rows.noise.reshape(-1, 1), rows.Y.shape))
         unit = float(scaling_of_known(rows.Y, known, None).scale.max())
         found = [*self._findings({"": self.kernel_}, unit), *self._of_rows(model, self._kernel())]
-        self._diagnosis = Diagnosis(causes(found))
+        self._diagnosis = Diagnosis(causes([*found, *of_targets]))
         self._diagnosis.warn()
 
     def _of_rows(self, model: exact.ExactModel, given: sk.Kernel) -> Iterator[Finding]:

@@ -7,7 +7,8 @@ warnings of `fit` and the table of `diagnose` therefore come from the same numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -345,7 +346,15 @@ def neighbour_and_variation(kernel: sk.Kernel, X: np.ndarray) -> tuple[float, fl
     return float(np.median(correlation.max(1))), math.sqrt(max(squared.max(), 0.0))
 
 
-def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
+def in_words(columns: Iterable[int], names: Sequence[Any] | None) -> str:
+    """Return the names of some columns of X, or their numbers if they have none; not of all."""
+    each = [str(j) if names is None else repr(str(names[j])) for j in columns]
+    return ", ".join(each[:SHOWN_COLUMNS]) + (", …" if len(each) > SHOWN_COLUMNS else "")
+
+
+def of_inputs(
+    kernel: sk.Kernel, X: np.ndarray, names: Sequence[Any] | None = None
+) -> Iterator[Finding]:
     """Yield the inputs whose range is so small, in shared length-scales, that f ignores them."""
     scales = scales_of_inputs(kernel, X.shape[1])
     if not scales:
@@ -358,13 +367,11 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
     least = LEAST_RANGE if is_shared else -np.inf
     found = Finding(INPUTS, "X", float(varied.min(initial=np.inf)), least)
     if len(narrow):
-        more = ", …" if len(narrow) > SHOWN_COLUMNS else ""
-        columns = ", ".join(map(str, narrow[:SHOWN_COLUMNS])) + more
         found = found._replace(
             where=f"X[:, {narrow[0]}]",
             severity="problem",
-            text=f"The kernel almost ignores columns {columns} of X, because they range over "
-            f"less than {LEAST_RANGE:.0%} of the length_scale that all columns share.",
+            text=f"The kernel almost ignores columns {in_words(narrow, names)} of X, because they "
+            f"range over less than {LEAST_RANGE:.0%} of the length_scale that all columns share.",
             advice="Standardise X (StandardScaler), or give the kernel a length_scale for each "
             "column.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -34,6 +35,7 @@ class Fitted(NamedTuple):
     budget: Budget | None = None  # work done within max_time, if that was set
     numbers: np.ndarray | None = None  # row numbers of `data` among all rows, if it is a sample
     transformer: Any = None  # of the user's y to the target, fitted; None if they are the same
+    names: Sequence[Any] | None = None  # of the columns of X; None if it has none
 
     @property
     def whole(self) -> Data | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from ...data.rows import Rows
 from ...kernels.distances import wrong_scales
 from ...likelihoods.base import Likelihood
 from ...likelihoods.real import Gaussian
+from .findings import in_words
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 MIN_NOISE = 1e-12  # replaces a WhiteKernel of 0, whose logarithm is infinite
@@ -89,7 +91,7 @@ class KernelChoice(NamedTuple):
         return given and not self.learns_noise
 
 
-def tell_far_origin(kernel: sk.Kernel, X: np.ndarray) -> None:
+def tell_far_origin(kernel: sk.Kernel, X: np.ndarray, names: Sequence[Any] | None = None) -> None:
     """Warn of columns that are too far from 0 for a DotProduct, which measures from there.
 
     *Measured* on 300 coordinates with a slope and noise: with a mean of 100 deviations the RMSE is
@@ -103,7 +105,8 @@ def tell_far_origin(kernel: sk.Kernel, X: np.ndarray) -> None:
     if len(far):
         j = far[np.argmax(np.abs(mean[far]) / std[far])]
         warn(
-            f"Column {j} of X has a mean of {mean[j]:.3g} and a deviation of {std[j]:.3g}. "
+            f"Column {in_words([j], names)} of X has a mean of {mean[j]:.3g} and a deviation of "
+            f"{std[j]:.3g}. "
             "DotProduct measures from 0: its large values hide by rounding how rows differ, and "
             "means and deviations can be wrong. Subtract the columns' means, as with "
             "StandardScaler(with_std=False).",

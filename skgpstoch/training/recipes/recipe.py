@@ -206,7 +206,7 @@ class Recipe(OfParameters, ABC):
                 yield of_events(data.y, data.exposure)
             if self.chooses_inputs:
                 yield from of_features(data.size, data.X.shape[1])
-                yield from of_far_rows(data.X, data.weight)
+                yield from of_far_rows(data.X, data.weight, fitted.names)
             yield from self.training_findings(fitted)
             if fitted.budget is not None:
                 yield fitted.budget.finding
@@ -238,7 +238,7 @@ class Recipe(OfParameters, ABC):
         likelihood, data, sight = fitted.posterior.likelihood, fitted.whole, list[Finding]()
         if sees_inputs and data is not None:
             sight += of_sight(kernel, given.expression, data.X, unit_of(self, data))
-            sight += of_inputs(kernel, data.X) if is_given else []
+            sight += of_inputs(kernel, data.X, fitted.names) if is_given else []
         if isinstance(likelihood, Gaussian) and given.white is None:
             variance, bounds = likelihood.noise_variance.detach(), given.noise_bounds
             nearest = next((each.value for each in sight if each.name == NEAREST), math.inf)

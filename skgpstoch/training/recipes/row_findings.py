@@ -10,11 +10,12 @@ import numpy as np
 from ...data.arrays import OUTER, Scaling, quantiles
 from ...data.equal_rows import FEW_SHARED, has_own_values, n_distinct, twins
 from ...data.findings import Finding
-from ...data.missing_codes import missing_codes
+from ...data.missing_codes import MissingCodes, exact, missing_codes
 from ...data.rows import Data
-from .findings import SHOWN_COLUMNS, WIDE, stride
+from .findings import SHOWN_COLUMNS, WIDE, in_words, stride
 
-FAR_ROWS_OF_X, MISSING_CODES = "outliers in X", "missing codes in X"
+FAR_ROWS_OF_X = "outliers in X"
+MISSING_CODES, MISSING_TARGETS = "missing codes in X", "missing codes in y"
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
 FAR_COUNT = 100.0  # times what other rows tell
 MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more
@@ -190,26 +191,52 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
     yield found
 
 
-def of_missing_codes(X: np.ndarray) -> Iterator[Finding]:
-    """Yield the columns of X (n, d) with numbers that seem to stand for missing ones."""
-    some = X[:: stride(X)]
+def with_codes(columns: np.ndarray) -> dict[int, MissingCodes]:
+    """Return numbers that seem to stand for missing ones in the first such columns, (n, d)."""
+    some = columns[:: stride(columns)]
     found = {j: each for j, column in enumerate(some.T) if (each := missing_codes(column))}
-    for j, each in list(found.items())[:SHOWN_COLUMNS]:
+    return dict(list(found.items())[:SHOWN_COLUMNS])
+
+
+def of_missing_targets(y: np.ndarray) -> Iterator[Finding]:
+    """Yield the columns of y, (n,) or (n, P), with numbers that seem to stand for missing ones."""
+    Y = y.reshape(len(y), -1)
+    for p, each in with_codes(Y).items():
+        share, where = each.share(Y[:, p]), "y" if Y.shape[1] == 1 else f"y[:, {p}]"
+        codes = ", ".join(map(exact, each.values))
+        yield Finding(
+            MISSING_TARGETS,
+            where,
+            share,
+            0.0,
+            severity="problem",
+            text=f"{each.told(where, share)}, f learns that number, and deviations are far too "
+            "large.",
+            advice=f"Leave these rows out: keep = ~np.isin({where}, [{codes}]).",
+        )
+
+
+def of_missing_codes(X: np.ndarray, names: Sequence[Any] | None = None) -> Iterator[Finding]:
+    """Yield the columns of X (n, d) with numbers that seem to stand for missing ones."""
+    for j, each in with_codes(X).items():
         share = each.share(X[:, j])
+        what = f"Column {in_words([j], names)} of X"
         yield Finding(
             MISSING_CODES,
             f"X[:, {j}]",
             share,
             0.0,
             severity="problem",
-            text=f"{each.told(str(j), share)}, it rules the column's scale, and intervals of its "
+            text=f"{each.told(what, share)}, it rules the column's scale, and intervals of its "
             "rows are too narrow.",
             advice="Put NaN in its place, and use AutoGaussianProcessRegressor or "
             "AutoGaussianProcessClassifier, or SimpleImputer(add_indicator=True).",
         )
 
 
-def of_far_rows(X: np.ndarray, weight: np.ndarray | None = None) -> Iterator[Finding]:
+def of_far_rows(
+    X: np.ndarray, weight: np.ndarray | None = None, names: Sequence[Any] | None = None
+) -> Iterator[Finding]:
     """Yield the columns of X (n, d) whose standard deviation is due to a few far-away rows."""
     counts = None if weight is None else np.ravel(weight)
     some, of_some = X[:: stride(X)], None if counts is None else counts[:: stride(X)]
@@ -221,12 +248,11 @@ def of_far_rows(X: np.ndarray, weight: np.ndarray | None = None) -> Iterator[Fin
     columns = np.flatnonzero(share < LEAST_BULK)
     if len(columns):
         off = np.abs(X[:, columns] - middle[columns]) > WIDTHS_OFF * width[columns]
-        more = ", …" if len(columns) > SHOWN_COLUMNS else ""
         told = told._replace(
             where=f"X[:, {columns[0]}]",
             severity="problem",
             text=f"Outliers in X: {off.any(axis=1).sum()} of {len(X)} rows are so far from the "
-            f"others in columns {', '.join(map(str, columns[:SHOWN_COLUMNS]))}{more} that a model "
+            f"others in columns {in_words(columns, names)} that a model "
             "may hardly tell the other rows apart.",
             advice="Look at these rows. Drop them or clip their values if they are wrong; "
             "otherwise use QuantileTransformer on these columns.",

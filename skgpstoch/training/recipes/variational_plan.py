@@ -217,10 +217,7 @@ class VariationalChoices(Recipe):
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
                 return replace(plan, all_rows="exact")
-            # Where each row is a point, the exact evidence may prefer less noise than the bound.
-            are_few = not plan.n_orthogonal or plan.n_inducing + plan.n_orthogonal < n_trained
-            starts = chosen and are_few
-            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if starts else plan
+            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
         has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
         has_sites = has_sites and not self.scales_noise

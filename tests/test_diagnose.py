@@ -14,6 +14,7 @@ from conftest import ESTIMATORS, IMAGES, INDUCING, OF_OTHERS, constructor, fitte
 from families import by_default, by_family, cases_by_family, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from pages import DOC, run_page
+from scipy import special
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern, WhiteKernel
@@ -32,6 +33,7 @@ from skgpstoch import (
     GaussianProcessClassifier,
     GaussianProcessRegressor,
     NNGPRegressor,
+    QSGPClassifier,
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
@@ -44,7 +46,7 @@ from skgpstoch.estimators.context import judged
 from skgpstoch.maths.exact_solver import ExactSolver
 from skgpstoch.methods.automatic.automatic import diagnosis_of
 from skgpstoch.training.history import History
-from skgpstoch.training.recipes import error_findings, findings, row_findings
+from skgpstoch.training.recipes import error_findings, findings, fitted_errors, row_findings
 from skgpstoch.training.recipes.plan import Training
 from skgpstoch.training.recipes.row_findings import of_far_count
 
@@ -373,6 +375,35 @@ def test_weighted_classes_are_judged_by_near_rows_too(kind):
         local = Y - error_findings.means_nearby(np.arange(400), X, Y, w)
         ratio = (w @ np.square(local)).sum() / (w @ np.square(error)).sum()
         assert named_finding(model, findings.NEARBY).value == pytest.approx(ratio, rel=0.02)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_certainty_of_classes_by_enumeration(factor):
+    """Labels drawn as the probabilities say are as likely as they expect; others are less."""
+    r = np.random.default_rng(0)
+    P = r.dirichlet(np.ones(3), 4000)
+    codes, w = (P.cumsum(1) < r.random((4000, 1))).sum(1), r.dirichlet(np.ones(4000))
+    p = P**factor / (P**factor).sum(1, keepdims=True)
+    found = fitted_errors.of_certainty(p, codes, w, True)
+    surprise = [[-np.log(each) for each in row] for row in p]
+    expected = sum(w * [row @ s for row, s in zip(p, surprise, strict=True)])
+    assert found.value == pytest.approx(
+        sum(w[i] * surprise[i][codes[i]] for i in range(4000)) - expected, abs=1e-12
+    )
+    variance = [row @ np.square(s) - (row @ s) ** 2 for row, s in zip(p, surprise, strict=True)]
+    assert found.limit == pytest.approx(max(0.03, 4.0 * np.sqrt(np.square(w) @ variance)))
+    assert (found.severity == "problem") == (factor == 2.0)
+
+
+@pytest.mark.parametrize("is_told_by_x", [False, True])
+def test_classes_that_x_does_not_tell_are_too_certain(is_told_by_x):
+    """Log losses of .47 to .66 nats above that of shares, in silence, as classes were balanced."""
+    r = np.random.default_rng(10)
+    X = r.uniform(-3, 3, (400, 4))
+    y = r.random(400) < (special.expit(3.0 * X[:, 0]) if is_told_by_x else 0.5)
+    model = QSGPClassifier(n_components=200, random_state=0)
+    said = said_by(lambda: model.fit(X, y))
+    assert any("probabilities of new rows are too certain" in t for t in said) != is_told_by_x
 
 
 def test_huge_weights_of_classes_are_judged_as_they_count():
@@ -1030,15 +1061,19 @@ def test_other_rows_have_no_heavy_tails(make, n_inducing, noise):
     assert found.severity != "problem"
 
 
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
 @pytest.mark.parametrize("make", [SVGPRegressor, NNGPRegressor, SVGPClassifier])
-def test_a_number_that_stands_for_missing_ones_is_told(make):
+def test_a_number_that_stands_for_missing_ones_is_told(make, method):
     """From a tenth of the rows on, it ruled the scale of its column, which was lost, in silence."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
     y = X[:, 0] + X[:, 1] > 0.0 if make is SVGPClassifier else X[:, 0] + X[:, 1]
     X[::5, 0] = -999.0
-    with pytest.warns(UserWarning, match=r"Column 0 of X is -999 in 20\.0% .*values=-999, add_ind"):
-        make(max_iter=1, random_state=0).fit(X, y)
+    model = make(max_iter=1, random_state=0)
+    with pytest.warns(UserWarning, match=r"Column 0 of X is -999 in 20\.0% .*Put NaN in its place"):
+        getattr(model, method)(X, y)
+    (found,) = (each for each in model.diagnose() if each.name == "missing codes in X")
+    assert (found.where, found.value, found.severity) == ("X[:, 0]", 0.2, "problem")
 
 
 @pytest.mark.slow

@@ -1130,18 +1130,6 @@ def test_numbers_that_stand_for_missing_ones_are_told(number, low, high, told):
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_estimators_of_arrays_tell_numbers_that_stand_for_missing_ones(method):
-    """Such a column was lost, as -999 ruled its scale."""
-    rng = np.random.default_rng(0)
-    X = np.column_stack([rng.normal(size=100), np.r_[np.full(12, -999.0), rng.normal(size=88)]])
-    model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0)
-    with pytest.warns(UserWarning, match=r"Column 1 of X is -999 in 12\.0% .*Put NaN in its place"):
-        getattr(model, method)(X, X[:, 0])
-    (found,) = (each for each in model.diagnose() if each.name == "missing codes in X")
-    assert (found.where, found.value, found.severity) == ("X[:, 1]", 0.12, "problem")
-
-
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
 @pytest.mark.parametrize(
     "model",
     [

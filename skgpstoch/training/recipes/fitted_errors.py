@@ -45,6 +45,11 @@ MOST_INDICATORS = 10_000_000  # of rows times classes, which take 80 MB
 FEW_COPIES = 1.05  # counts of a distinct row, up to which copies hardly matter
 LEAST_FOUND = 0.6  # of the noise
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
+MOST_CERTAIN = 0.03  # nats per row that hardly matter
+FOLLOWED_LABELS = (
+    "Give a kernel with a larger length_scale or a smaller variance, use SVGPClassifier, or fit "
+    "with another random_state."
+)
 LEAST_OWN = 1e-6  # of 1 − h of Gaussian noise, which is rounding below
 
 
@@ -193,12 +198,37 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
             text=f"A class of {share[k]:.2g} of the rows{by} has a mean probability of "
             f"{mean[k]:.2g} where a row's own label is left out: f follows single labels, and "
             "probabilities of new rows are off.",
-            advice="Give a kernel with a larger length_scale or a smaller variance, use "
-            "SVGPClassifier, or fit with another random_state."
-            if is_trained
-            else UNTRAINED,
+            advice=FOLLOWED_LABELS if is_trained else UNTRAINED,
         )
     yield found
+    yield of_certainty(p, codes, w, is_trained)
+
+
+def of_certainty(p: np.ndarray, codes: np.ndarray, w: np.ndarray, is_trained: bool) -> Finding:
+    """Return by how much rows left out are less likely than their probabilities p (n, C) expect.
+
+    −log p has the mean H = −Σ p log p and the variance Σ p log²p − H² if p is right. Where classes
+    are as frequent, mean probabilities do not tell that f follows labels. Weights w sum to 1.
+
+    *Measured* on four kinds of 100 and 400 rows: QSGPClassifier on labels that X does not tell lost
+    .11 to .66 nats in silence, at 4.3 to 38 standard errors; other fits have at most 3.4.
+    """
+    least = np.finfo(np.float64).tiny
+    log_p = np.log(np.maximum(p, least))
+    H = -(p * log_p).sum(1)
+    variance = np.maximum((p * np.square(log_p)).sum(1) - np.square(H), 0.0)
+    excess = float(w @ (-log_p[np.arange(len(p)), codes] - H))
+    error = math.sqrt(max(float(np.square(w) @ variance), least))
+    found = Finding("certainty of classes", "y", excess, max(SURE_SHARE * error, MOST_CERTAIN))
+    if excess > found.limit:
+        found = found._replace(
+            severity="problem" if is_trained else "note",
+            text=f"Where a row's own label is left out, it is less likely than the probabilities "
+            f"say, by {excess:.2g} nats on average: f follows single labels, and probabilities of "
+            "new rows are too certain.",
+            advice=FOLLOWED_LABELS if is_trained else UNTRAINED,
+        )
+    return found
 
 
 def of_nearest_classes(

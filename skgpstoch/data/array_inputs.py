@@ -150,6 +150,8 @@ def given_labels(y: Any) -> Any:
     refuse_number(a := np.asarray(y))
     if a.dtype.kind == "c":
         refuse_times(a, "y")
+    if a.dtype.kind == "T":  # StringDType, which scikit-learn cannot check
+        y = a = a.astype(object)
     if a.ndim and a.dtype.kind in "OU":
         labels = np.asarray(y, dtype=object).ravel().tolist()
         n = sum(is_missing(label) for label in labels)

@@ -133,6 +133,34 @@ class SavedEstimator(BaseEstimator):
         """Return an estimator with copies of the parameters, which are from the same file."""
         return super().__sklearn_clone__()
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters of this estimator, or of its parts, as kernel__length_scale.
+
+        Parameters
+        ----------
+        **params : dict
+            Parameters and their values.
+
+        Returns
+        -------
+        self : estimator
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If a name is unknown, or a part has no parameters.
+        """
+        known = self.get_params(deep=False) | params
+        for name in params:
+            part, is_nested, _ = name.partition("__")
+            if is_nested and part in known and not hasattr(known[part], "set_params"):
+                raise ValueError(
+                    f"{name} cannot be set, because {part}={known[part]!r:.80} has no parameters. "
+                    f"Pass {part} with the values that you want."
+                )
+        return super().set_params(**params)
+
     def _validate_params(self) -> None:
         """Check parameters, with messages that do not show all of a long one."""
         try:

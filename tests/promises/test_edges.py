@@ -54,7 +54,7 @@ from skgpstoch.data import ParquetRows, arguments
 from skgpstoch.data.rows import Data
 from skgpstoch.estimators.base import representations
 from skgpstoch.estimators.validation import validate_inputs
-from skgpstoch.likelihoods import Poisson
+from skgpstoch.likelihoods import Poisson, StudentT
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.training.checkpoint import checkpoint_of
 
@@ -606,6 +606,35 @@ def test_errors_of_python_name_what_was_given():
         SVGPRegressor().fit(X, y, exposures=y)
     with pytest.raises(TypeError, match=r"\.fit\(\) got an unexpected.*'y_std'"):
         SCGDGaussianProcessRegressor().fit(X, y, y_std=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (SVGPRegressor(), "kernel__length_scale"),
+        (SVGPRegressor(likelihood=StudentT()), "likelihood__df"),
+        (GaussianProcessRegressor(), "kernel__k1__length_scale"),
+    ],
+    ids=["none", "likelihood", "drop-in"],
+)
+def test_parts_without_parameters_are_told(model, name):
+    """AttributeError: 'NoneType' object has no attribute 'set_params'."""
+    with pytest.raises(ValueError, match=f"{name} cannot be set, because .* has no parameters"):
+        model.set_params(**{name: 1.0})
+    kernel = RBF(2.0) + WhiteKernel()
+    assert SVGPRegressor().set_params(kernel=kernel, kernel__k1__length_scale=3.0).kernel is kernel
+    assert kernel.k1.length_scale == 3.0
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no StringDType")
+def test_labels_of_numpys_own_strings():
+    X, of_string = np.arange(40.0)[:, None], np.dtypes.StringDType(na_object=None)
+    y = np.where(X[:, 0] > 20, "b", "a").astype(of_string)
+    model = SVGPClassifier(n_inducing=5, max_iter=2, random_state=0).fit(X, y)
+    assert (model.predict(X) == y).all()
+    y[3] = None
+    with pytest.raises(ValueError, match="y has no label .* in 1 of 40 rows"):
+        model.fit(X, y)
 
 
 def test_chunks_have_exposures_or_have_none():

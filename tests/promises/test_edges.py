@@ -633,7 +633,7 @@ def test_labels_of_numpys_own_strings():
     model = SVGPClassifier(n_inducing=5, max_iter=2, random_state=0).fit(X, y)
     assert (model.predict(X) == y).all()
     y[3] = None
-    with pytest.raises(ValueError, match="y has no label .* in 1 of 40 rows"):
+    with pytest.raises(ValueError, match=r"y has no label .* in 1 of 40 rows"):
         model.fit(X, y)
 
 

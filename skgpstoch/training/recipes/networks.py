@@ -25,6 +25,13 @@ from .plan import positive_integers
 
 DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
 
+MOST_SKIPPED = 1000
+"""Most inputs that are features beside those of a network; q(w) of D features takes D³.
+
+*Measured* on 200 rows of 5,000 columns, DeepKernelEnsembleRegressor(max_time=5): 39 s of a core
+with them, 5.5 without.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
@@ -143,7 +150,8 @@ def finite_features(
 ) -> FeatureMap:
     """Make features φ, before training: a network's outputs, or features of a kernel on them."""
     if kernel.expression is None:
-        return NetworkFeatures(network, width, n_members, n_inputs, limits)
+        skip = n_inputs if n_inputs <= MOST_SKIPPED else 0
+        return NetworkFeatures(network, width, n_members, skip, limits)
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     expression = kernels.from_sklearn(kernel.expression)
     return KernelFeatures(expression, network, width, n_components, seed, n_members)

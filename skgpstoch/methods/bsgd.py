@@ -256,9 +256,10 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     With a kernel that has finite or random Fourier features, the model is that of
     :class:`SCGDGaussianProcessRegressor`. Any other sklearn kernel, or any kernel at all with
     ``n_components=None``, is learned from minibatches directly, without features, in at least 1,500
-    steps if max_iter="auto". Its predictions are exact. Above 10,000 rows they come from conjugate gradients, in O(n) memory, quickly for
-    means and slowly for standard deviations; `log_marginal_likelihood_value_` is then NaN, but
-    `log_marginal_likelihood` computes it, in O(n²) memory.
+    steps unless `max_iter` says how many. Its predictions are exact. Above 10,000 rows they come
+    from conjugate gradients, in O(n) memory, quickly for means and slowly for standard deviations;
+    `log_marginal_likelihood_value_` is then NaN, but `log_marginal_likelihood` computes it, in
+    O(n²) memory.
 
     Parameters
     ----------

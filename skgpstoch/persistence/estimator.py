@@ -133,6 +133,7 @@ class SavedEstimator(BaseEstimator):
         """Return an estimator with copies of the parameters, which are from the same file."""
         return super().__sklearn_clone__()
 
+    @with_failures_told
     def set_params(self, **params: Any) -> Self:
         """Set parameters of this estimator, or of its parts, as kernel__length_scale.
 

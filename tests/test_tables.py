@@ -46,6 +46,7 @@ from skgpstoch.data.target_means import (
 )
 from skgpstoch.methods.automatic import automatic_classifier
 from skgpstoch.methods.automatic.strange_targets import looks_like_counts
+from skgpstoch.training.recipes.row_findings import of_missing_targets
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:max_time=0.01 could not be kept"),
@@ -1149,7 +1150,8 @@ def test_targets_that_stand_for_missing_ones_are_told(model, method):
 def test_the_default_tells_targets_that_stand_for_missing_ones():
     X = np.random.default_rng(0).normal(size=(100, 2))
     Y = np.column_stack([X[:, 0], np.where(np.arange(100) % 9 == 0, -999.0, X[:, 1])])
-    with pytest.warns(UserWarning, match="missing value") as said:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(X, Y)
     found = [text for each in said if "missing value" in (text := str(each.message))]
     assert len(found) == 1
@@ -1203,6 +1205,19 @@ def test_several_codes_of_one_column_are_told(codes):
 )
 def test_other_numbers_stand_for_themselves(x):
     assert missing_codes(x) is None
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.r_[np.full(30, np.log(1e-6)), np.linspace(0.0, 3.0, 70)],  # the logarithm of 0
+        np.r_[np.full(60, -1.0), np.linspace(2.0, 3.0, 40)],  # most rows
+        np.r_[np.arange(100.0) % 30.0, 100.0 + np.arange(100.0) % 5.0],  # groups
+    ],
+    ids=["logarithm", "most", "groups"],
+)
+def test_other_targets_stand_for_themselves(y):
+    assert list(of_missing_targets(y)) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from .columns import DATE, DAY, EPOCH, NUMBER, Column
 from .messages import warn
 
 FEWEST_ALIKE, SHARE_ALIKE = 5, 0.02  # rows that share a code, and of all rows, any code
-MOST_CODES = 5
+MOST_CODES, MOST_OF_ROWS = 3, 0.5  # more are another group of rows
 FEWEST_OTHERS, MORE_ALIKE = 20, 2.0  # other numbers; codes are times as often as any of these
 BELOW_ZERO = 0.1  # of the range of others, from them to a negative number
 
@@ -80,7 +80,8 @@ def missing_codes(values: np.ndarray) -> MissingCodes | None:
             others, most = others[~is_code], max(most, n_alike)
             if n_alike < FEWEST_ALIKE:
                 break
-            is_share = len(values) - len(others) >= SHARE_ALIKE * len(values)
+            share = 1.0 - len(others) / len(values)
+            is_share = SHARE_ALIKE <= share <= MOST_OF_ROWS
             if is_share and are_apart(codes, others) and are_rarer(others, most):
                 low, high = float(others.min()), float(others.max())
                 return MissingCodes(tuple(np.sort(codes).tolist()), low, high)

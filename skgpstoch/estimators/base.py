@@ -235,8 +235,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         whole = fitted.whole
         if whole is not None and recipe.chooses_inputs and not IS_JUDGED.get():  # else a caller did
             found += [of_twins(whole), *of_missing_codes(whole.X, fitted.names)]
-            if fitted.transformer is None:
-                found += of_missing_targets(whole.y)
+        if whole is not None and fitted.transformer is None and not IS_JUDGED.get():
+            found += of_missing_targets(whole.y)
         self._diagnosis = Diagnosis(causes(found))
 
     def _set_posterior(self, posterior: Posterior) -> None:

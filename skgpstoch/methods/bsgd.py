@@ -40,13 +40,13 @@ from ..training.recipes.plan import Start, load_fitted
 from ..training.recipes.recipe import Problem, check_shared_noise
 
 MAX_EXACT_ROWS = 10_000
+"""Up to which a kernel without finite features has a factor of its matrix, of O(n²) memory."""
 STEPS_OF_KERNELS = 1500, 1500, 8000
 """Numbers of steps for "auto", as :class:`EvidenceRecipe` describes them.
 
 *Measured* on 150 rows with a WhiteKernel(), whose noise starts at 1: 450 steps leave deviations 2.6
 times those of the exact process, 1,500 1.3 times.
 """
-"""Up to which a kernel without finite features has a factor of its matrix, of O(n²) memory."""
 EXACT_EVALUATION_ROWS = 2_000  # of training, for a held-out score whose posterior costs O(n³)
 
 OfAllRows = ExactPosterior | IterativePosterior

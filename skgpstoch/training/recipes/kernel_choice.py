@@ -134,10 +134,11 @@ def has_free_scale(kernel: sk.Kernel) -> bool:
 
 def in_units(kernel: Any, scale: np.ndarray | float) -> None:
     """Multiply a kernel's length-scales and their bounds by `scale`, in place."""
-    kernel.length_scale = kernel.length_scale * scale
-    if not isinstance(kernel.length_scale_bounds, str):
-        bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
-        kernel.length_scale_bounds = bounds if np.ndim(scale) else tuple(bounds)
+    with np.errstate(over="ignore"):  # bounds beyond the largest number are infinite
+        kernel.length_scale = kernel.length_scale * scale
+        if not isinstance(kernel.length_scale_bounds, str):
+            bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
+            kernel.length_scale_bounds = bounds if np.ndim(scale) else tuple(bounds)
 
 
 @torch.no_grad()

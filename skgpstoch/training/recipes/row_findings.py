@@ -199,9 +199,14 @@ def with_codes(columns: np.ndarray) -> dict[int, MissingCodes]:
 
 
 def of_missing_targets(y: np.ndarray) -> Iterator[Finding]:
-    """Yield the columns of y, (n,) or (n, P), with numbers that seem to stand for missing ones."""
+    """Yield the columns of y, (n,) or (n, P), with numbers that seem to stand for missing ones.
+
+    Only whole numbers: others may be the logarithm of 0 and a small number, for example.
+    """
     Y = y.reshape(len(y), -1)
     for p, each in with_codes(Y).items():
+        if any(code % 1.0 for code in each.values):
+            continue
         share, where = each.share(Y[:, p]), "y" if Y.shape[1] == 1 else f"y[:, {p}]"
         codes = ", ".join(map(exact, each.values))
         yield Finding(
@@ -212,7 +217,8 @@ def of_missing_targets(y: np.ndarray) -> Iterator[Finding]:
             severity="problem",
             text=f"{each.told(where, share)}, f learns that number, and deviations are far too "
             "large.",
-            advice=f"Leave these rows out: keep = ~np.isin({where}, [{codes}]).",
+            advice=f"Leave these rows out: keep = ~np.isin({where}, [{codes}]). If it is a value "
+            "of y, predict with a classifier whether y is, and y of the other rows apart.",
         )
 
 

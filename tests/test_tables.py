@@ -1147,6 +1147,18 @@ def test_targets_that_stand_for_missing_ones_are_told(model, method):
         getattr(clone(model), method)(X, y)
 
 
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_targets_are_told_before_they_are_transformed(method):
+    X = np.random.default_rng(0).normal(size=(90, 2))
+    y = np.where(np.arange(90) % 9 == 0, -999.0, X[:, 0])
+    shape = {"n_inducing": 5, "max_iter": 2, "random_state": 0}
+    model = SVGPRegressor(target_transform="yeo-johnson", **shape)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        getattr(model, method)(X, y)
+    assert sum(str(each.message).startswith("y is -999 in 11.1%") for each in said) == 1
+
+
 def test_the_default_tells_targets_that_stand_for_missing_ones():
     X = np.random.default_rng(0).normal(size=(100, 2))
     Y = np.column_stack([X[:, 0], np.where(np.arange(100) % 9 == 0, -999.0, X[:, 1])])

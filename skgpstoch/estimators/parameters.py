@@ -239,10 +239,10 @@ class FiniteParameters(TargetParameters, NetworkParameters, TrainingParameters):
     ----------
     kernel : sklearn kernel or None, default=None
         Kernel on the features. None: their inner product, with the inputs and a constant added to
-        the features. A DotProduct is linear in the features alone. RBF and Matern (nu = 0.5, 1.5,
-        2.5 or inf), their products with one another and with constants, and sums of all these use
-        random Fourier features. A top-level WhiteKernel is the noise. Hyper-parameters refer to the
-        scaled y.
+        the features if there are at most 1,000 inputs. A DotProduct is linear in the features
+        alone. RBF and Matern (nu = 0.5, 1.5, 2.5 or inf), their products with one another and with
+        constants, and sums of all these use random Fourier features. A top-level WhiteKernel is the
+        noise. Hyper-parameters refer to the scaled y.
     hidden_layer_sizes : tuple of int, default=(128, 128)
         Widths of the network's layers; () uses the inputs themselves. Inputs to a network are
         standardised internally.

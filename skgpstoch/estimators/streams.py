@@ -14,6 +14,7 @@ import torch
 from sklearn.base import is_classifier
 from torch import Tensor
 
+from ..data.array_inputs import given_labels
 from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
@@ -33,7 +34,7 @@ from .first_rank import refuse_group
 from .regressor import Regressor
 from .runs import set_scalings
 from .stream_warnings import warn_of_beyond
-from .validation import with_transformed_targets
+from .validation import transformer_of, with_transformed_targets
 from .weights import warn_of_light_rows
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
@@ -93,7 +94,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
 
 def of_codes(estimator: BaseGP, recipe: Recipe, given: Data) -> Iterator[Finding]:
     """Yield findings on numbers that stand for missing ones in the first rows of a stream."""
-    if not is_classifier(estimator):
+    if not is_classifier(estimator) and transformer_of(estimator) is None:  # else it was told
         yield from of_missing_targets(given.y)
     if recipe.chooses_inputs:
         yield from of_missing_codes(given.X, getattr(estimator, "feature_names_in_", None))
@@ -242,7 +243,7 @@ def all_classes(estimator: BaseGP, classes: Any) -> np.ndarray | None:
     """
     if classes is None:
         return None
-    classes = np.unique(classes)
+    classes = np.unique(given_labels(classes))
     if len(classes) < 2:
         raise ValueError(f"classes must list at least two labels, got {classes.tolist()}.")
     if hasattr(estimator, "posterior_") and not np.array_equal(classes, estimator.classes_):

@@ -35,6 +35,7 @@ from ..data.row_source import is_source
 from ..data.rows import Data
 from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import largest, regression_likelihood
+from ..training.recipes.row_findings import of_missing_targets
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
 SEQUENCE = "setting an array element with a sequence"  # NumPy's words
@@ -395,6 +396,8 @@ def learn_targets(model: Any, data: Data, group: Group) -> None:
         )
     given = model.target_transform, data.y, data.weight
     model.target_transformer_ = fitted_alike(group, *given)
+    for finding in of_missing_targets(data.y):  # of which the transformed y says nothing
+        warn(finding.message)
 
 
 def fitted_alike(group: Group, transform: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:

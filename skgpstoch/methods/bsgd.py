@@ -265,12 +265,12 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     ----------
     kernel : sklearn kernel or None, default=None
         Kernel on the features. None: their inner product, with the inputs and a constant added to
-        the features. A DotProduct is linear in the features alone. RBF and Matern (nu = 0.5, 1.5,
-        2.5 or inf), their products with one another and with constants, and sums of all these use
-        random Fourier features. Other sums, products and powers, RationalQuadratic and
-        ExpSineSquared are used directly; ExpSineSquared is a covariance of a single column only, so
-        it takes hidden_layer_sizes=(). A top-level WhiteKernel is the noise. Hyper-parameters refer
-        to the scaled y.
+        the features if there are at most 1,000 inputs. A DotProduct is linear in the features
+        alone. RBF and Matern (nu = 0.5, 1.5, 2.5 or inf), their products with one another and with
+        constants, and sums of all these use random Fourier features. Other sums, products and
+        powers, RationalQuadratic and ExpSineSquared are used directly; ExpSineSquared is a
+        covariance of a single column only, so it takes hidden_layer_sizes=(). A top-level
+        WhiteKernel is the noise. Hyper-parameters refer to the scaled y.
     n_components : int, "auto" or None, default="auto"
         Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000. None:
         use the kernel directly, whatever it is.

@@ -632,6 +632,8 @@ def test_labels_of_numpys_own_strings():
     y = np.where(X[:, 0] > 20, "b", "a").astype(of_string)
     model = SVGPClassifier(n_inducing=5, max_iter=2, random_state=0).fit(X, y)
     assert (model.predict(X) == y).all()
+    stream = SVGPClassifier(n_inducing=5, random_state=0).partial_fit(X, y, classes=np.unique(y))
+    assert stream.classes_.tolist() == ["a", "b"]
     y[3] = None
     with pytest.raises(ValueError, match=r"y has no label .* in 1 of 40 rows"):
         model.fit(X, y)

@@ -150,7 +150,8 @@ def finite_features(
 ) -> FeatureMap:
     """Make features φ, before training: a network's outputs, or features of a kernel on them."""
     if kernel.expression is None:
-        skip = n_inputs if n_inputs <= MOST_SKIPPED else 0
+        has_layers = any(True for _ in network.parameters())
+        skip = 0 if has_layers and n_inputs > MOST_SKIPPED else n_inputs
         return NetworkFeatures(network, width, n_members, skip, limits)
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     expression = kernels.from_sklearn(kernel.expression)

@@ -95,7 +95,7 @@ def are_apart(codes: np.ndarray, others: np.ndarray) -> bool:
     gap = max(0.5 * low - halves.max(), halves.min() - 0.5 * high)
     width = 0.5 * high - 0.5 * low
     are_below = (codes < 0.0).all() and low >= 0.0 and (codes % 1.0 == 0.0).all()
-    is_far = gap > max(width, np.ptp(halves)) and (codes != 0.0).all()  # a dose is 0, or 50 to 90
+    is_far = gap > max(width, np.ptp(halves)) and (codes != 0.0).all()  # 0 is a dose, for example
     return bool(is_far or (are_below and gap > BELOW_ZERO * width))
 
 

@@ -239,7 +239,7 @@ class FiniteParameters(TargetParameters, NetworkParameters, TrainingParameters):
     ----------
     kernel : sklearn kernel or None, default=None
         Kernel on the features. None: their inner product, with the inputs and a constant added to
-        the features if there are at most 1,000 inputs. A DotProduct is linear in the features
+        the features if there are at most 2,000 inputs. A DotProduct is linear in the features
         alone. RBF and Matern (nu = 0.5, 1.5, 2.5 or inf), their products with one another and with
         constants, and sums of all these use random Fourier features. A top-level WhiteKernel is the
         noise. Hyper-parameters refer to the scaled y.

@@ -265,7 +265,7 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     ----------
     kernel : sklearn kernel or None, default=None
         Kernel on the features. None: their inner product, with the inputs and a constant added to
-        the features if there are at most 1,000 inputs. A DotProduct is linear in the features
+        the features if there are at most 2,000 inputs. A DotProduct is linear in the features
         alone. RBF and Matern (nu = 0.5, 1.5, 2.5 or inf), their products with one another and with
         constants, and sums of all these use random Fourier features. Other sums, products and
         powers, RationalQuadratic and ExpSineSquared are used directly; ExpSineSquared is a

@@ -156,9 +156,10 @@ class SavedEstimator(BaseEstimator):
         for name in params:
             part, is_nested, _ = name.partition("__")
             if is_nested and part in known and not hasattr(known[part], "set_params"):
+                value = " ".join(repr(known[part]).split())
                 raise ValueError(
-                    f"{name} cannot be set, because {part}={known[part]!r:.80} has no parameters. "
-                    f"Pass {part} with the values that you want."
+                    f"{name} cannot be set, because {part}={value:.80} has no parameters. Pass "
+                    f"{part} itself, with the values that you want."
                 )
         return super().set_params(**params)
 

@@ -312,19 +312,9 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         of_rows = self._encoder.rows_asked(validate_table(self, X, reset=False))
         return Diagnosis([*self._diagnosis, *of_rows])
 
+    @documented(SavedEstimator.set_params)
     def set_params(self, **params: Any) -> Any:
-        """Set parameters; a `device` is also where the fitted models predict from then on.
-
-        Parameters
-        ----------
-        **params : dict
-            Parameters and their values.
-
-        Returns
-        -------
-        self : estimator
-            The estimator itself.
-        """
+        """Set parameters; a `device` is also where the fitted models predict from then on."""
         super().set_params(**params)
         if "device" in params:
             for model in getattr(self, "estimators_", {}).values():

@@ -64,7 +64,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
     ----------
     kernel : sklearn kernel or None, default=None
         Kernel on the networks' outputs. None: their inner product, with the inputs and a constant
-        added to the outputs if there are at most 1,000 inputs. RBF and Matern (nu = 0.5, 1.5, 2.5
+        added to the outputs if there are at most 2,000 inputs. RBF and Matern (nu = 0.5, 1.5, 2.5
         or inf), their products with one another and with constants, and sums of all these use
         random Fourier features; a DotProduct is linear. A top-level WhiteKernel is the noise of the
         Gaussian likelihood.

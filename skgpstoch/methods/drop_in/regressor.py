@@ -239,7 +239,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         kernel: sk.Kernel,
         rows: TrainingSet,
         search: tuple,
-        of_targets: Iterable[Finding] = (),
+        of_targets: Iterable[Finding],
     ) -> None:
         model = exact.ExactModel.fitted(kernel, rows, search)
         self.kernel_, self.L_ = model.kernel, model.L

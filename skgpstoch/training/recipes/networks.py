@@ -25,11 +25,12 @@ from .plan import positive_integers
 
 DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
 
-MOST_SKIPPED = 1000
+MOST_SKIPPED = 2000
 """Most inputs that are features beside those of a network; q(w) of D features takes D³.
 
 *Measured* on 200 rows of 5,000 columns, DeepKernelEnsembleRegressor(max_time=5): 39 s of a core
-with them, 5.5 without.
+with them, 5.5 without. On 150 rows of 1,010 columns that tell linearly, the log loss is .06 to .1
+lower with them.
 """
 
 

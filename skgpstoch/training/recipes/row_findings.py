@@ -193,8 +193,7 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
 
 def with_codes(columns: np.ndarray) -> dict[int, MissingCodes]:
     """Return numbers that seem to stand for missing ones in the first such columns, (n, d)."""
-    some = columns[:: stride(columns)]
-    found = {j: each for j, column in enumerate(some.T) if (each := missing_codes(column))}
+    found = {j: each for j, column in enumerate(columns.T) if (each := missing_codes(column))}
     return dict(list(found.items())[:SHOWN_COLUMNS])
 
 
@@ -224,7 +223,7 @@ def of_missing_targets(y: np.ndarray) -> Iterator[Finding]:
 
 def of_missing_codes(X: np.ndarray, names: Sequence[Any] | None = None) -> Iterator[Finding]:
     """Yield the columns of X (n, d) with numbers that seem to stand for missing ones."""
-    for j, each in with_codes(X).items():
+    for j, each in with_codes(X[:: stride(X)]).items():
         share = each.share(X[:, j])
         what = f"Column {in_words([j], names)} of X"
         yield Finding(

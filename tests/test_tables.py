@@ -1211,9 +1211,10 @@ def test_several_codes_of_one_column_are_told(codes):
         np.r_[np.full(20, -999.0), np.arange(19.0), np.arange(19.0)],  # levels
         np.r_[np.full(20, -999.0), np.full(11, 3.0), np.arange(100.0)],  # repeated as often
         np.r_[np.zeros(20), np.linspace(50.0, 90.0, 100)],
+        np.r_[np.repeat([-3.0, -2.0, -1.0], 10), np.linspace(0.0, 2.0, 100)],
         np.full(20, np.nan),
     ],
-    ids=["few", "levels", "repeated", "dose", "none"],
+    ids=["few", "levels", "repeated", "dose", "small", "none"],
 )
 def test_other_numbers_stand_for_themselves(x):
     assert missing_codes(x) is None

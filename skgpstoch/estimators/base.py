@@ -6,11 +6,12 @@ import contextlib
 import copy
 import math
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -22,7 +23,7 @@ from ..data.devices import (
     prediction_device,
     ran_out_of_memory,
 )
-from ..data.findings import Diagnosis
+from ..data.findings import Diagnosis, Finding
 from ..data.groups import agreed
 from ..data.messages import warn
 from ..data.rows import Data, Rows
@@ -232,11 +233,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         self._is_trained = recipe.is_trained(fitted)
         self._set_attributes(recipe, fitted)
         found = list(recipe.findings(fitted))
-        whole = fitted.whole
-        if whole is not None and recipe.chooses_inputs and not IS_JUDGED.get():  # else a caller did
-            found += [of_twins(whole), *of_missing_codes(whole.X, fitted.names)]
-        if whole is not None and fitted.transformer is None and not IS_JUDGED.get():
-            found += of_missing_targets(whole.y)
+        if (whole := fitted.whole) is not None and not IS_JUDGED.get():  # else a caller did
+            found += [of_twins(whole)] if recipe.chooses_inputs else []
+            found += of_codes(self, recipe, whole)
         self._diagnosis = Diagnosis(causes(found))
 
     def _set_posterior(self, posterior: Posterior) -> None:
@@ -331,6 +330,14 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             return [part.cpu().numpy() for part in compute(block)]
 
         return collected(arrays, n_rows, self._asked(self.posterior_).block_rows)
+
+
+def of_codes(estimator: BaseGP, recipe: Recipe, data: Data) -> Iterator[Finding]:
+    """Yield findings on numbers in X and y that seem to stand for missing ones."""
+    if not is_classifier(estimator) and transformer_of(estimator) is None:  # else it was told
+        yield from of_missing_targets(data.y)
+    if recipe.chooses_inputs:
+        yield from of_missing_codes(data.X, getattr(estimator, "feature_names_in_", None))
 
 
 def fit_prepared(

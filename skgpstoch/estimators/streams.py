@@ -5,19 +5,17 @@ from __future__ import annotations
 import bisect
 import copy
 import math
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.base import is_classifier
 from torch import Tensor
 
 from ..data.array_inputs import given_labels
 from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
-from ..data.findings import Diagnosis, Finding
+from ..data.findings import Diagnosis
 from ..data.rows import BEGINNING, LONG_BEGINNING, Data
 from ..objectives.base import Objective
 from ..training.checkpoint import SILENT, has_moments_of, load_moments
@@ -26,15 +24,14 @@ from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.recipes.plan import Sizes, Start
 from ..training.recipes.recipe import Problem, Recipe
-from ..training.recipes.row_findings import of_missing_codes, of_missing_targets
 from ..training.tables import InMemory
-from .base import BaseGP, Run, changed_parameters, representations
+from .base import BaseGP, Run, changed_parameters, of_codes, representations
 from .context import fitting
 from .first_rank import refuse_group
 from .regressor import Regressor
 from .runs import set_scalings
 from .stream_warnings import warn_of_beyond
-from .validation import transformer_of, with_transformed_targets
+from .validation import with_transformed_targets
 from .weights import warn_of_light_rows
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
@@ -90,14 +87,6 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
         run.objective.cpu(), on_cpu(run.optimizer), parameters, run.plan.solver
     )
     return estimator
-
-
-def of_codes(estimator: BaseGP, recipe: Recipe, given: Data) -> Iterator[Finding]:
-    """Yield findings on numbers that stand for missing ones in the first rows of a stream."""
-    if not is_classifier(estimator) and transformer_of(estimator) is None:  # else it was told
-        yield from of_missing_targets(given.y)
-    if recipe.chooses_inputs:
-        yield from of_missing_codes(given.X, getattr(estimator, "feature_names_in_", None))
 
 
 def learn(run: Run, learns_q: bool) -> History:

@@ -306,7 +306,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 "if they are counts."
             )
         elif found := list(of_missing_targets(data.y)):
-            warn(found[0].message)
+            for each in found:
+                warn(each.message)
         elif self.discrete == "auto" and self.target == "auto" and rows.y_std is None:
             atoms = None if self._lattice is None else self._lattice.atoms
             warn_of_atom(*common_value(data.X, data.y), atoms)

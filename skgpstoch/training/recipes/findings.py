@@ -346,7 +346,7 @@ def neighbour_and_variation(kernel: sk.Kernel, X: np.ndarray) -> tuple[float, fl
     return float(np.median(correlation.max(1))), math.sqrt(max(squared.max(), 0.0))
 
 
-def in_words(columns: Iterable[int], names: Sequence[Any] | None) -> str:
+def column_names(columns: Iterable[int], names: Sequence[Any] | None) -> str:
     """Return the names of some columns of X, or their numbers if they have none; not of all."""
     each = [str(j) if names is None else repr(str(names[j])) for j in columns]
     return ", ".join(each[:SHOWN_COLUMNS]) + (", …" if len(each) > SHOWN_COLUMNS else "")
@@ -370,8 +370,9 @@ def of_inputs(
         found = found._replace(
             where=f"X[:, {narrow[0]}]",
             severity="problem",
-            text=f"The kernel almost ignores columns {in_words(narrow, names)} of X, because they "
-            f"range over less than {LEAST_RANGE:.0%} of the length_scale that all columns share.",
+            text=f"The kernel almost ignores columns {column_names(narrow, names)} of X, because "
+            f"they range over less than {LEAST_RANGE:.0%} of the length_scale that all columns "
+            "share.",
             advice="Standardise X (StandardScaler), or give the kernel a length_scale for each "
             "column.",
         )

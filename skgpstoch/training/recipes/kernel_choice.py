@@ -18,7 +18,7 @@ from ...data.rows import Rows
 from ...kernels.distances import wrong_scales
 from ...likelihoods.base import Likelihood
 from ...likelihoods.real import Gaussian
-from .findings import in_words
+from .findings import column_names
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 MIN_NOISE = 1e-12  # replaces a WhiteKernel of 0, whose logarithm is infinite
@@ -105,11 +105,10 @@ def tell_far_origin(kernel: sk.Kernel, X: np.ndarray, names: Sequence[Any] | Non
     if len(far):
         j = far[np.argmax(np.abs(mean[far]) / std[far])]
         warn(
-            f"Column {in_words([j], names)} of X has a mean of {mean[j]:.3g} and a deviation of "
-            f"{std[j]:.3g}. "
-            "DotProduct measures from 0: its large values hide by rounding how rows differ, and "
-            "means and deviations can be wrong. Subtract the columns' means, as with "
-            "StandardScaler(with_std=False).",
+            f"Column {column_names([j], names)} of X has a mean of {mean[j]:.3g} and a deviation "
+            f"of {std[j]:.3g}. DotProduct measures from 0: its large values hide by rounding how "
+            "rows differ, and means and deviations can be wrong. Subtract the columns' means, as "
+            "with StandardScaler(with_std=False).",
             about="far origin",
         )
 

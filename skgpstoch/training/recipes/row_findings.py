@@ -12,7 +12,7 @@ from ...data.equal_rows import FEW_SHARED, has_own_values, n_distinct, twins
 from ...data.findings import Finding
 from ...data.missing_codes import MissingCodes, exact, missing_codes
 from ...data.rows import Data
-from .findings import SHOWN_COLUMNS, WIDE, in_words, stride
+from .findings import SHOWN_COLUMNS, WIDE, column_names, stride
 
 FAR_ROWS_OF_X = "outliers in X"
 MISSING_CODES, MISSING_TARGETS = "missing codes in X", "missing codes in y"
@@ -225,7 +225,7 @@ def of_missing_codes(X: np.ndarray, names: Sequence[Any] | None = None) -> Itera
     """Yield the columns of X (n, d) with numbers that seem to stand for missing ones."""
     for j, each in with_codes(X[:: stride(X)]).items():
         share = each.share(X[:, j])
-        what = f"Column {in_words([j], names)} of X"
+        what = f"Column {column_names([j], names)} of X"
         yield Finding(
             MISSING_CODES,
             f"X[:, {j}]",
@@ -257,7 +257,7 @@ def of_far_rows(
             where=f"X[:, {columns[0]}]",
             severity="problem",
             text=f"Outliers in X: {off.any(axis=1).sum()} of {len(X)} rows are so far from the "
-            f"others in columns {in_words(columns, names)} that a model "
+            f"others in columns {column_names(columns, names)} that a model "
             "may hardly tell the other rows apart.",
             advice="Look at these rows. Drop them or clip their values if they are wrong; "
             "otherwise use QuantileTransformer on these columns.",

@@ -40,6 +40,7 @@ from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep, start
 from skgpstoch.methods.nngp.climb import BOX, LEAST_EVALUATIONS, Climb
+from skgpstoch.methods.nngp.recipe import default_kernel
 from skgpstoch.methods.nngp.start import OWN_TIME, in_range, in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.features.near import NearFeatures
@@ -1801,6 +1802,24 @@ def test_many_trials_at_one_place_are_told(n_trials):
     said = [str(each.message) for each in caught if "trials in the median" in str(each.message)]
     assert len(said) == (n_trials > 150)
     assert all(f"stand for {n_trials} trials" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "n_scales"),
+    [(10, 64, 64), (649, 65, 1), (650, 65, 65), (5_120, 512, 512), (6_000, 513, 1)],
+)
+def test_many_inputs_have_scales_where_rows_are_many(n, d, n_scales):
+    assert np.size(default_kernel(n, d, 1.5).k2.length_scale) == n_scales
+
+
+@pytest.mark.slow
+def test_an_input_that_matters_is_found_among_many():
+    """With one length-scale R² was .03."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1_200, 80))
+    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(1_200)
+    model = NNGPRegressor(random_state=0).fit(X[:900], y[:900])
+    assert model.score(X[900:], y[900:]) > 0.85
 
 
 def test_outliers_reach_no_further_than_errors():

@@ -18,9 +18,14 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     GaussianProcessRegressor,
 )
-from skgpstoch.methods.automatic import process_fit
-from skgpstoch.methods.automatic.process import ExactProcessRegressor, usual_kernels
+from skgpstoch.methods.automatic import process, process_fit
+from skgpstoch.methods.automatic.process import (
+    ExactProcessRegressor,
+    fit_in_turn,
+    usual_kernels,
+)
 from skgpstoch.methods.automatic.process_evidence import (
+    BY_INPUT,
     BY_LEVEL,
     KERNEL_SHAPES,
     LogPosterior,
@@ -103,6 +108,8 @@ def test_gradients_of_the_evidence(name, n_scales, n_levels, groups):
     objective = LogPosterior(KERNEL_SHAPES[name], rows)
     z = some_z(name, rows)
     n_scales += n_levels if name == BY_LEVEL else 0  # of eight rows or more
+    if name == BY_INPUT:
+        n_scales = len(set(groups))
     assert len(z) == 3 + (n_scales + 2 if KERNEL_SHAPES[name].is_linear else 0)
     slope = approx_fprime(z, lambda z: objective(z)[0], 1e-6)
     assert_allclose(objective(z)[1], slope, rtol=1e-4, atol=1e-4)
@@ -117,7 +124,8 @@ def test_the_search_ends_where_the_gradient_does(table):
     z = search(objective, np.zeros(9))
     assert np.abs(objective(z)[1]).max() < 0.5
     assert objective(z)[0] > objective(np.zeros(9))[0] + 10.0
-    draws = laplace_draws(objective, z, np.concatenate([np.eye(9), -np.eye(9)]))
+    draws, n_learned = laplace_draws(objective, z, np.concatenate([np.eye(9), -np.eye(9)]))
+    assert 5.0 < n_learned < 9.0  # five inputs of six matter
     assert_allclose(draws.mean(0), z, atol=1e-12)
     found = np.array([objective(draw)[0] for draw in draws])
     assert (found < objective(z)[0]).all()
@@ -136,11 +144,11 @@ def test_draws_are_likely_where_curvatures_are_not_exact(monkeypatch):
     lost = []
 
     def checked(objective, z, normals):
-        draws = laplace_draws(objective, z, normals)
+        draws, n_learned = laplace_draws(objective, z, normals)
         assert np.abs(draws).max() <= 6.0
         below = [objective(z)[0] - objective(draw)[0] for draw in draws]
         lost.extend(below - 0.5 * np.square(normals).sum(1))
-        return draws
+        return draws, n_learned
 
     monkeypatch.setattr(process_fit, "laplace_draws", checked)
     X, y, _ = skewed_without_noise()
@@ -202,6 +210,52 @@ def test_levels_are_told_apart_where_that_is_worth_its_time(n, has_own):
     groups = np.array([0] * 6 + [1])
     rows = ProcessRows(*columns, ProcessInputs.of(groups, np.ones(7), 0, n))
     assert (BY_LEVEL in usual_kernels(rows)) == has_own
+
+
+# ---- many inputs -------------------------------------------------------------------------------
+
+
+def wide_table(n, d, seed=0):
+    """Three of d inputs matter."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n + 200, d))
+    y = X[:, 0] - X[:, 1] + np.sin(2.0 * X[:, 2]) + 0.2 * rng.standard_normal(n + 200)
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+@pytest.mark.parametrize(("d", "has_own"), [(64, False), (65, True), (512, True), (513, False)])
+def test_many_inputs_have_a_scale_each_in_a_kernel_of_its_own(d, has_own):
+    columns = torch.zeros(9, d), *[torch.ones(9)] * 3, torch.zeros(9, 0)
+    rows = ProcessRows(*columns, ProcessInputs.of(np.arange(d), np.ones(d), 0, 9))
+    assert (BY_INPUT in usual_kernels(rows)) == has_own
+    n_scales = {name: len(KERNEL_SHAPES[name].start(rows)) - 3 for name in ("rbf", BY_INPUT)}
+    assert n_scales == {"rbf": d if d <= 64 else 1, BY_INPUT: d if d <= 512 else 1}
+
+
+def test_inputs_that_matter_are_found_among_many():
+    """With one length-scale for all, R² was .54."""
+    X, y, X_test, y_test = wide_table(100, 90)
+    model = ExactProcessRegressor(random_state=0).fit(X, y)
+    assert model.score(X_test, y_test) > 0.9
+    assert set(np.argsort(model.feature_importances_)[-3:]) == {0, 1, 2}
+
+
+def test_many_scales_have_no_weight_where_no_input_matters():
+    """Rows that are left out have chosen the scales; by their densities the weight was .56."""
+    X, _, _, _ = wide_table(100, 100, seed=1)
+    y = np.random.default_rng(2).standard_normal(100)
+    model = ExactProcessRegressor(random_state=0).fit(X, y)
+    assert dict(zip(model.kernels_, model.weights_, strict=True))[BY_INPUT] < 0.3
+
+
+def test_a_kernel_that_takes_long_needs_its_time(monkeypatch):
+    """One that costs three times as much is not tried if there is time for one of the usual."""
+    times = iter([1.0, 2.0])  # after one kernel, and after two
+    monkeypatch.setattr(process.time, "monotonic", lambda: next(times))
+    names = ["rbf", "matern", BY_INPUT]
+    assert fit_in_turn(names, lambda name, _: name, 0.0, 4.0, {BY_INPUT: 3.0}) == names[:2]
+    times = iter([1.0, 2.0])
+    assert fit_in_turn(names, lambda name, _: name, 0.0, 4.0) == names
 
 
 # ---- rows that are left out --------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import binom, norm
 
@@ -13,6 +14,8 @@ from skgpstoch.data.held_out import (
     of_classes,
 )
 from skgpstoch.data.target_transforms import LogTarget
+from skgpstoch.likelihoods import NegativeBinomial, Poisson
+from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.automatic.held_out_errors import of_held_out_errors
 from skgpstoch.methods.automatic.report import (
     FEWEST_TESTED,
@@ -26,6 +29,7 @@ from skgpstoch.methods.automatic.report import (
     of_coverage,
     share_done,
 )
+from skgpstoch.models.calibration.held_out import Predicted
 from skgpstoch.training.recipes.mean_findings import clear_z
 
 
@@ -227,6 +231,17 @@ def test_limits_are_shares_of_the_variance(y):
     held_out = predicted(y, 0.0, 1.0, latent=0.6)
     shares = {line["limit"]: line["share"] for line in limits(held_out, np.ones(400), done=0.25)}
     assert_allclose([shares["noise"], shares["rows"], shares["budget"]], [0.64, 0.36, 0.75])
+
+
+@pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial()], ids=["poisson", "negative"])
+def test_what_rows_would_tell_of_counts_is_in_their_units(likelihood):
+    """It was the deviation of the logarithm of the rate, .01 of that of large counts."""
+    mean, var = torch.rand(2, 2, 5, 1, generator=torch.manual_seed(0), dtype=torch.float64)
+    q = Marginals(3.0 + mean, 0.3 * var)
+    found = Predicted.of(torch.ones(5, 1), q, likelihood.given(torch.full((5, 1), 7.0), None))
+    rate = 7.0 * (q.mean + 0.5 * q.var).exp()
+    square = (rate.square() * q.var.exp()).mean(0)
+    assert_allclose(found.latent_std.square(), square - rate.mean(0).square(), rtol=1e-6)
 
 
 # ---- classes -----------------------------------------------------------------------------------

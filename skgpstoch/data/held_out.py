@@ -34,8 +34,8 @@ class HeldOutPredictions(NamedTuple):
     std : ndarray of shape (m, n_outputs)
         Predicted standard deviation of y.
     latent_std : ndarray of shape (m, n_outputs)
-        Predicted standard deviation of f, which more rows would reduce; the rest is noise. NaN for
-        classes.
+        Predicted standard deviation of E(y | f), of f itself unless y are counts, which more rows
+        would reduce; the rest is noise. NaN for classes.
     mean : ndarray of shape (m, n_outputs)
         Predicted mean of y.
     cdf : ndarray of shape (m, n_outputs)

@@ -166,8 +166,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
     ----------
     target : {"auto", "count"}, default="auto"
         "auto" takes y as numbers. "count" takes y as counts, which have a negative binomial
-        distribution with an uncertain mean; only networks are fitted, and an input beyond the
-        interval of the training rows by more than half its length is taken as at that distance.
+        distribution with an uncertain mean; only networks and neighbours are fitted, and an input
+        beyond the interval of the training rows by more than half its length is taken as at that
+        distance.
     discrete : "auto" or False, default="auto"
         Whether y may be on a lattice: few distinct values, or rounded readings. If "auto" finds
         that it is, draws, means and deviations are those of the rounded y, and `predict_atoms`

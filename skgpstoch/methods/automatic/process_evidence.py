@@ -38,7 +38,7 @@ from ...kernels.traces import Factor, KernelTerm, SumOfProducts, line, line_diag
 from ...maths.exact_solver import ExactSolver
 from ...maths.linalg import cholesky, mirror_
 from ...training.exact_search import LBFGS, Evidence, Limits, Search
-from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS
+from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, MOST_SCALES
 
 # Prior medians and deviations of logarithms, for X and y of variance 1. Chosen on ten tables of 50,
 # 100 and 200 rows, where most choices came within .01 nats.
@@ -46,6 +46,7 @@ SIGNAL_PRIOR = (0.0, 1.0)
 SLOPE_PRIOR = (-3.0, 1.5)
 NOISE_PRIOR = (-4.0, 2.0)
 LENGTH_SCALE_PRIOR = (math.log(3.0), 2.0)  # of ℓ/√d
+MANY_SCALES_PRIOR = (math.log(3.0), 1.0)  # of ℓ/√d, where many inputs have one each
 
 CONSTANT_VARIANCE = 1.0  # m: of the mean, which is known to be about 0
 LEVEL_PRIOR = (0.0, 1.0)  # of a level's own factor of its category's length-scale
@@ -63,8 +64,8 @@ class ProcessInputs(NamedTuple):
 
     The levels of a category are one input. With their common unit, the root of their summed
     variances, it has variance 1, as other inputs have, and rare levels do not count for more. With
-    more than `MOST_RELEVANT_INPUTS` inputs there is a single length-scale. Levels of enough rows
-    may have a factor of their own.
+    more than `MOST_SCALES` inputs there is a single length-scale. Levels of enough rows may have a
+    factor of their own.
 
     Parameters
     ----------
@@ -76,6 +77,8 @@ class ProcessInputs(NamedTuple):
         Number of inputs, and q of columns that say what is missing.
     levels : ndarray of shape (n_levels,)
         Columns with a factor of their own.
+    n_scales : int
+        Number of length-scales.
     """
 
     place: np.ndarray
@@ -83,6 +86,7 @@ class ProcessInputs(NamedTuple):
     n_inputs: int
     n_missing: int
     levels: np.ndarray
+    n_scales: int
 
     @classmethod
     def of(cls, groups: np.ndarray, std: np.ndarray, n_missing: int, n_rows: int) -> ProcessInputs:
@@ -95,18 +99,21 @@ class ProcessInputs(NamedTuple):
         unit = np.where(size > 1, total[place] / std, 1.0)
         levels = np.flatnonzero((size > 1) & (n_rows >= ROWS_FOR_OWN * size))
         n_inputs = len(total)
-        if n_inputs > MOST_RELEVANT_INPUTS:
-            place, levels = np.zeros_like(place), levels[:0]
-        return cls(place, unit, n_inputs, n_missing, levels)
+        inputs = cls(place, unit, n_inputs, n_missing, levels, n_inputs)
+        return inputs if n_inputs <= MOST_SCALES else inputs.alike()
+
+    def alike(self) -> ProcessInputs:
+        """Return the same with a single length-scale."""
+        return self._replace(place=np.zeros_like(self.place), levels=self.levels[:0], n_scales=1)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether they are more than usual kernels have length-scales for."""
+        return self.n_inputs > MOST_RELEVANT_INPUTS
 
     def shared(self) -> ProcessInputs:
         """Return the same where no level has a factor of its own."""
         return self._replace(levels=self.levels[:0])
-
-    @property
-    def n_scales(self) -> int:
-        """Number of length-scales."""
-        return self.n_inputs if self.n_inputs <= MOST_RELEVANT_INPUTS else 1
 
     @property
     def first_missing(self) -> int:
@@ -120,7 +127,8 @@ class ProcessInputs(NamedTuple):
 
     def prior(self) -> np.ndarray:
         """Return prior means and deviations of θ, (2, D)."""
-        log_scale, std = LENGTH_SCALE_PRIOR
+        is_long = self.n_scales > MOST_RELEVANT_INPUTS
+        log_scale, std = MANY_SCALES_PRIOR if is_long else LENGTH_SCALE_PRIOR
         of_scale = (log_scale + 0.5 * math.log(max(self.n_inputs, 1)), std)
         pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * self.n_scales]
         pairs += [LEVEL_PRIOR] * len(self.levels)
@@ -148,12 +156,14 @@ NO_INPUTS = ProcessInputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0, 0)
 class Shape(NamedTuple):
     """A kernel without its hyper-parameters: which κ, if any, and whether there is a line.
 
-    `by_level` says whether levels of a category have factors of its length-scale.
+    `by_level` says whether levels of a category have factors of its length-scale, `by_input`
+    whether many inputs have a length-scale each.
     """
 
     profile: Profile | None
     is_linear: bool = True
     by_level: bool = False
+    by_input: bool = False
 
     def inputs(self, X: Tensor) -> Tensor:
         """Return the columns that matter, (N, d): none for a constant."""
@@ -162,6 +172,8 @@ class Shape(NamedTuple):
     def known(self, rows: ProcessRows) -> ProcessInputs:
         """Return the inputs that matter: none for a constant."""
         known = rows.inputs if self.is_linear else NO_INPUTS
+        if known.are_many and not self.by_input:
+            known = known.alike()
         return known if self.by_level else known.shared()
 
     def start(self, rows: ProcessRows) -> np.ndarray:
@@ -183,7 +195,7 @@ class Shape(NamedTuple):
         return TermsCovariance(kernel, self.inputs(X), X.device)
 
 
-BY_LEVEL = "matern by level"
+BY_LEVEL, BY_INPUT = "matern by level", "matern by input"
 KERNEL_SHAPES = {
     "rbf": Shape(rbf),
     "matern": Shape(matern_3),
@@ -191,6 +203,7 @@ KERNEL_SHAPES = {
     "linear": Shape(None),
     "constant": Shape(None, is_linear=False),
     BY_LEVEL: Shape(matern_3, by_level=True),
+    BY_INPUT: Shape(matern_3, by_input=True),
 }
 
 
@@ -301,22 +314,28 @@ def search(objective: LogPosterior, start: np.ndarray) -> np.ndarray:
     return Search(objective, SEARCH_LIMITS).run(LBFGS, start, bounds).theta
 
 
-def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -> np.ndarray:
+def laplace_draws(
+    objective: LogPosterior, z: np.ndarray, normals: np.ndarray
+) -> tuple[np.ndarray, float]:
     """Return z + H^−½ε, (S, D), for ε (S, D): H is minus the curvature, and at least the prior's.
+
+    The second value is how many of z the rows determine, tr(I − H⁻¹), 0 without H.
 
     With ε and −ε in pairs, the mean of the draws is z, unless some are nearer than they should be:
     see :func:`likely_draw`. One ε of 0 needs no curvature.
     """
     if not normals.any():
-        return z + normals
+        return z + normals, 0.0
     value, at_z = objective(z)
     rows = [at_z - objective(z + step)[1] for step in DIFFERENCE * np.eye(len(z))]
     H = np.array(rows) / DIFFERENCE
     curvature, V = np.linalg.eigh(0.5 * (H + H.T))
-    root = V / np.sqrt(np.maximum(curvature, 1.0)) @ V.T  # symmetric: the signs in V do not count
+    precision = np.maximum(curvature, 1.0)
+    root = V / np.sqrt(precision) @ V.T  # symmetric: the signs in V do not count
     least = value - 0.5 * np.square(normals).sum(1) - LOST_NATS
     steps = zip(normals @ root, least, strict=True)
-    return np.array([likely_draw(objective, z, step, of_step) for step, of_step in steps])
+    draws = [likely_draw(objective, z, step, of_step) for step, of_step in steps]
+    return np.array(draws), float((1.0 - 1.0 / precision).sum())
 
 
 def likely_draw(

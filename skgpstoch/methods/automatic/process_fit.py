@@ -49,12 +49,16 @@ class Conditioned(NamedTuple):
 
 
 class FittedKernel(NamedTuple):
-    """For one output: the best z, a process for each draw, tails, and predictions of N rows."""
+    """For one output: the best z, a process for each draw, tails, and predictions of N rows.
+
+    `n_learned` is how many hyper-parameters the rows determine, if it is known, else 0.
+    """
 
     z: np.ndarray
     draws: list[Process]
     tails: Tails
     held_out: HeldOutPredictions
+    n_learned: float
 
 
 def fit_kernel(
@@ -83,16 +87,17 @@ def fit_kernel(
         precision = left_out_precisions(found[0], rows)
     precision = precision.index_copy(0, searched, some.precision)
     is_final = len(normals) == 1 and torch.equal(precision, rows.precision)
-    rows = rows._replace(precision=precision)
+    rows, n_learned = rows._replace(precision=precision), 0.0
     if not is_final:
-        draws = laplace_draws(LogPosterior(shape, rows), z, normals[:, : len(z)])
+        draws, n_learned = laplace_draws(LogPosterior(shape, rows), z, normals[:, : len(z)])
         found = [Conditioned.given(shape, of_draw, rows) for of_draw in draws]
     processes, *columns = zip(*found, strict=True)
     left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in columns))
     tails = calibrated(left_out, rows.weight.cpu().numpy())
     noise = torch.stack([rows.noise(process.theta) for process in processes])
     held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise.cpu().numpy())
-    return FittedKernel(z, [process.to(HOST) for process in processes], tails, held_out)
+    on_host = [process.to(HOST) for process in processes]
+    return FittedKernel(z, on_host, tails, held_out, n_learned)
 
 
 def rough_optimum(shape: Shape, rows: ProcessRows) -> list[np.ndarray]:

@@ -24,7 +24,7 @@ from ...likelihoods.heavy_tailed import StudentT
 from ...likelihoods.real import AdditiveNoise
 from ...likelihoods.shared_precision import SharedStudentT
 from ...likelihoods.skewed import Skewed
-from ...maths.gaussian import Marginals
+from ...maths.gaussian import Marginals, quadrature_nodes
 from ..mixture import Spread, drawn_together, respread
 from ..posteriors.blocks import moments_of
 from ..sparse import RowScale, Solution, SparsePosterior
@@ -135,6 +135,17 @@ def calibrate(
     return full(best)
 
 
+def std_of_mean(likelihood: Any, q: Marginals) -> Tensor:
+    """Return the standard deviation of E(y | f) if f ~ q, in the units of y, (N, P)."""
+    f, log_weights = quadrature_nodes(q)
+    known = torch.zeros_like(q.var)
+    mean_of_y = torch.stack([likelihood.moments(Marginals(at, known)).mean for at in f])
+    weights = log_weights.exp()
+    mean = (weights * mean_of_y).sum(0)
+    var = (weights * (mean_of_y - mean).square()).sum(0)
+    return Marginals(mean, var).mixture_moments()[1].sqrt()
+
+
 class Predicted(NamedTuple):
     """Predictions for N rows: tensors of shape (N,) and (N, P).
 
@@ -153,7 +164,7 @@ class Predicted(NamedTuple):
         mean, var = noise.moments(q).mixture_moments()
         is_additive = isinstance(noise, AdditiveNoise)
         cdf = noise.cdf(y, q).mean(0) if is_additive else torch.full_like(y, math.nan)
-        latent_std = q.mixture_moments()[1].sqrt()
+        latent_std = q.mixture_moments()[1].sqrt() if is_additive else std_of_mean(noise, q)
         return cls(noise.log_predictive(y, q), mean, var.sqrt(), latent_std, cdf)
 
     @classmethod

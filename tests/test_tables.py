@@ -441,13 +441,17 @@ def test_new_levels_are_told_once_a_fit(people):
 
 def test_numbers_that_are_missing_for_the_first_time():
     X = np.random.default_rng(0).normal(size=(51, 2))
+    X[:9, 1] = 500.0 * np.arange(1, 10)  # has a scaling
     encoder = TableEncoder()
     encoder.fit_transform(X, X[:, 0])
     with pytest.warns(
         UserWarning, match=r"Column 1 of X has missing values, but it had none in the training rows"
     ):
         Z = encoder.transform(np.array([[0.5, np.nan]]))
-    assert_array_equal(Z, [[0.5, np.median(X[:, 1])]])
+    assert_array_equal(Z, encoder.transform(np.array([[0.5, np.median(X[:, 1])]])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once a fit
+        assert_array_equal(encoder.transform(np.array([[0.5, np.nan]])), Z)
 
 
 def test_numbers_in_place_of_categories(people):

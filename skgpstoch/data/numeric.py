@@ -11,7 +11,7 @@ import numpy as np
 
 from .arrays import Scaling, all_finite, quantiles, ruled_by_few
 from .columns import Column
-from .messages import warn
+from .messages import warn_once
 
 PERIODS = (1.0, 7.0, 365.2425)  # days
 LEAST_PERIODS = 1.5  # dates must span so many periods for sine and cosine to add information
@@ -74,7 +74,7 @@ class Encoder(ABC):
         return iter(())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Numbers(Encoder):
     """Encoder of numbers: missing ones become the median, and a further column flags them.
 
@@ -155,11 +155,13 @@ class Numbers(Encoder):
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         if not self.flags and self.varies and np.isnan(values).any():
-            warn(
+            warn_once(
                 f"Column {self.name} of X has missing values, but it had none in the "
                 "training rows. They are filled with the training median, and intervals do "
                 "not widen. If values will be missing at prediction time, train with some "
-                "missing too."
+                "missing too.",
+                self,
+                "missing",
             )
         return self.filled(values)
 

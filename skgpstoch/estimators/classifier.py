@@ -213,9 +213,11 @@ def coded(estimator: Any, data: Data, classes: np.ndarray | None = None) -> tupl
     counts = np.ones(len(data), bool) if data.weight is None else data.weight > 0.0
     classes = np.unique(data.y[counts]) if classes is None else classes
     if len(classes) < 2:
+        is_stream = hasattr(estimator, "partial_fit")
+        cure = " A stream names all in its first partial_fit, with classes=[...]." * is_stream
         raise ValueError(
             f"{type(estimator).__name__} needs at least two classes, but y has one class: "
-            f"{classes.tolist()}."
+            f"{classes.tolist()}.{cure}"
         )
     codes = codes_of(data.y, classes, counts)
     return replace(data, y=codes.astype(np.float64)[:, None]), classes

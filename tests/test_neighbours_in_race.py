@@ -91,14 +91,16 @@ def test_promises_do_not_depend_on_units():
 def test_neighbours_have_a_share_of_the_time(monkeypatch):
     """So that networks have some, too; and none if there is little."""
 
-    def tried(max_time):
+    def tried(max_time, data=ROWS):
         p = SimpleNamespace(max_time=max_time, device=None, random_state=0)
-        return neighbours.of_neighbours(NNGPRegressor, p, ROWS, [0, 1])
+        return neighbours.of_neighbours(NNGPRegressor, p, data, [*range(data.X.shape[1])])
 
     assert [each.name for each in tried(None)] == [*neighbours.NEIGHBOURS.values()]
     assert tried(None)[0].make(None).max_time is None
     assert_allclose(tried(30.0)[0].make(20.0).max_time, 6.0)
     assert tried(2.0) == []
+    wide = Data(np.ones((N, 1_500)), Y)  # twenty steps took 35 s
+    assert [len(tried(limit, wide)) for limit in (8.0, 80.0, 120.0, None)] == [0, 0, 1, 1]
     monkeypatch.setattr(neighbours, "MOST_SEARCHED", X.size - 1)
     assert tried(None) == []
     assert not neighbours.promises_depth([judged("neighbours", np.ones(N))], ROWS, None)

@@ -407,6 +407,15 @@ def test_classes_that_x_does_not_tell_are_too_certain(is_told_by_x):
     assert any("probabilities of new rows are too certain" in t for t in said) != is_told_by_x
 
 
+def test_counts_of_labels_are_not_called_too_certain():
+    """A row of many labels that is left out takes them all along, at 20 places of a sine."""
+    X = np.linspace(-2.0, 2.0, 20)[:, None]
+    k = np.random.default_rng(0).binomial(100, 0.5 + 0.45 * np.sin(3.0 * X[:, 0]))
+    labels, counts = np.repeat([1, 0], 20), np.r_[k, 100 - k]
+    model = SVGPClassifier(random_state=0)
+    assert said_by(lambda: model.fit(np.r_[X, X], labels, sample_weight=counts)) == []
+
+
 def test_huge_weights_of_classes_are_judged_as_they_count():
     """Training divides them; as they were given, f seemed to follow single labels."""
     r = np.random.default_rng(0)

@@ -743,6 +743,19 @@ def test_weights_of_many_rows_reach_the_posterior(labels):
     assert_allclose(weighted.predict_proba(QUERY_2), p, rtol=1e-12)
 
 
+@pytest.mark.parametrize("heavy", [[1e6], [1e6, 3e6]], ids=["alike", "different"])
+def test_huge_weights_are_relative(labels, heavy):
+    """They were so many equal labels, and log losses 64 to 250."""
+    X, y, _ = labels
+    weight = np.resize(heavy, len(y))
+    model = GaussianProcessClassifier(SMOOTH)
+    of_mean = weight / np.average(weight, weights=weight)
+    expected = model.fit(X, y, of_mean).predict_proba(X)
+    with pytest.warns(UserWarning, match="A weight is a number of rows"):
+        found = model.fit(X, y, weight).predict_proba(X)
+    assert_allclose(found, expected, atol=1e-6)
+
+
 def test_weights_that_leave_one_class_are_refused(labels):
     X, y, _ = labels
     with pytest.raises(ValueError, match="requires 2 or more distinct classes; got 1 class"):

@@ -340,7 +340,7 @@ def with_possible_counts(data: Data) -> Data:
     would have no digits left. Scaled weights sum to (Σw)²/Σw², Kish's effective number of rows.
     """
     w = data.weight
-    if w is None or w.mean() <= MOST_COPIES or len(data) >= OFTEN_MIXED * n_distinct(data.inputs()):
+    if w is None or w.mean() <= MOST_COPIES or has_cells(data):
         return data
     unit = float(w @ (w / w.sum()))
     warn(
@@ -353,6 +353,11 @@ def with_possible_counts(data: Data) -> Data:
         UserWarning,
     )
     return replace(data, weight=None if np.ptp(w) == 0.0 else w / unit)
+
+
+def has_cells(data: Data) -> bool:
+    """Tell whether equal inputs often have different targets, in rows without copies."""
+    return len(data) >= OFTEN_MIXED * n_distinct(data.inputs())
 
 
 def n_distinct(columns: np.ndarray) -> int:

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...data.devices import resolve_device
 from ...data.docstrings import documented
+from ...data.equal_rows import with_possible_counts
 from ...data.findings import Diagnosis, Finding
 from ...data.inner_fits import fitted_inside
 from ...data.rows import Data
@@ -174,7 +175,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             tell_far_origin(kernel, X, getattr(self, "feature_names_in_", None))
             codes = np.searchsorted(self.classes_, y)[:, None].astype(np.float64)
             inputs = X if kernel.requires_vector_input else np.arange(len(X))[:, None]
-            warn_of_class_weights(Data(inputs, codes, weight), self.classes_)
+            data = with_possible_counts(Data(inputs, codes, weight))
+            warn_of_class_weights(data, self.classes_)
+            weight = data.weight
             self._fit_laplace(kernel, y, weight)
         else:
             self._fit_many(kernel, X, y, weight)

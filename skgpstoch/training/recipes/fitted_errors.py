@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...data.arrays import Scaling
 from ...data.devices import HOST
-from ...data.equal_rows import copies_merged, counts_with_copies
+from ...data.equal_rows import copies_merged, counts_with_copies, has_cells
 from ...data.findings import Finding
 from ...data.rows import Data
 from ...likelihoods.counts import Poisson
@@ -46,6 +46,7 @@ FEW_COPIES = 1.05  # counts of a distinct row, up to which copies hardly matter
 LEAST_FOUND = 0.6  # of the noise
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
 MOST_CERTAIN = 0.03  # nats per row that hardly matter
+MANY_LABELS = 2.0  # mean weight, from which on rows with equal inputs are counts of labels
 FOLLOWED_LABELS = (
     "Give a kernel with a larger length_scale or a smaller variance, use SVGPClassifier, or fit "
     "with another random_state."
@@ -201,7 +202,9 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
             is_trained,
         )
     yield found
-    yield of_certainty(p, codes, w, is_trained)
+    has_many = data.weight is not None and data.weight.mean() >= MANY_LABELS
+    if not (has_many and has_cells(data)):  # else a row that is left out takes many labels along
+        yield of_certainty(p, codes, w, is_trained)
 
 
 def of_certainty(p: np.ndarray, codes: np.ndarray, w: np.ndarray, is_trained: bool) -> Finding:

@@ -295,7 +295,7 @@ def test_rows_without_a_label_are_refused(make):
     y = make([*"ab" * 149, "a", np.nan])
     for rows in (SequenceRows(X, y), ChunkRows(lambda: iter([(X, y)]))):
         with pytest.raises(
-            ValueError, match="y has missing values in 1 of 300 rows, first in row 299"
+            ValueError, match="y has missing values in 1 of 300 rows, first in row 299 of all"
         ):
             list(rows.chunks())
 

@@ -240,7 +240,7 @@ def refuse_missing(chunk: Chunk, names: Sequence[str]) -> None:
                 label = f"column {said[column]!r} of X" if name == "X" else said[column]
                 raise ValueError(
                     f"{chunk.where}: {label} {words} in {bad[:, column].sum()} of {len(bad)} rows, "
-                    f"first in row {chunk.rows[row]}{AGAINST_MISSING.get(name, '')}."
+                    f"first in row {chunk.rows[row]} of all{AGAINST_MISSING.get(name, '')}."
                 )
 
 

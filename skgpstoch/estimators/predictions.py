@@ -278,6 +278,9 @@ class PredictiveRegressor(SavedEstimator):
     def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
         """Draw y jointly at the rows of X, from the posterior.
 
+        Joint draws of many processes take the square of `n_samples_X` numbers; those of
+        `predict_distribution(X).sample`, each row on its own, do not.
+
         Parameters
         ----------
         X : array-like of shape (n_samples_X, n_features)

@@ -66,19 +66,30 @@ MOST_MISSING = 1e-6  # of a sum of probabilities, to 1
 DATA = {"X_train_", "y_train_"}  # which may have missing values
 WITHOUT_METHODS = (float, list, tuple, dict, set, frozenset, np.ndarray, Tensor)  # of ours
 LONGEST_PLACE = 200  # letters
+JOINT = {
+    "sample_y": "Rows are drawn jointly, which takes n * n numbers for n rows. Give fewer rows at "
+    "a time, or draw each row on its own: predict_distribution(X).sample(n_samples).",
+    "return_cov=True": "A covariance of n rows has n * n numbers. Give fewer rows at a time, or "
+    "return_std=True.",
+}
+"""What takes much memory, and what takes less, for methods and arguments."""
 AT_ONCE = 2**16  # numbers that are looked at at once
 MOST_LOOKED_AT = 20_000  # values and arrays that are searched for what is wrong
 MARK = "_skgpstoch_told"  # attribute of errors
 
 
 def with_failures_told(method: Any) -> Any:
-    """Let a method of a model say which part is wrong if it fails or predicts NaN."""
+    """Let a method of a model say which part is wrong if it fails or predicts NaN.
+
+    Or what takes less memory, if that ran out.
+    """
 
     @functools.wraps(method)
     def told(model: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
-        except DAMAGE as error:
+        except (*DAMAGE, MemoryError) as error:
+            say_memory(error, method.__name__, kwargs)
             if is_unfitted(error, model, method.__name__):
                 raise NotFittedError(NOT_FITTED % {"name": type(model).__name__}) from error
             if is_called_right(method, (model, *args), kwargs):
@@ -108,6 +119,15 @@ def with_drawing_told(make: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return told
+
+
+def say_memory(error: Exception, name: str, arguments: dict[str, Any]) -> None:
+    """Raise a MemoryError that says what to do, if a library says that memory ran out."""
+    if is_raised_by_us(error) or is_raised_by_users(error) or not ran_out_of_memory(error):
+        return
+    name = "return_cov=True" if arguments.get("return_cov") else name
+    why = JOINT.get(name, "Give fewer rows at a time.")
+    raise MemoryError(f"There is not enough free memory for {name}. {why}") from error
 
 
 def say_where(error: Exception, model: Any, method: Any, called: str) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import joblib
 import numpy as np
@@ -874,6 +875,24 @@ def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
         MemoryError, match=r"ran out of memory .*hidden_layer_sizes \(now 1000000000"
     ):
         model.fit(np.zeros((3, 1)), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "model", [GaussianProcessRegressor(optimizer=None), SVGPRegressor(max_iter=1)], ids=str
+)
+def test_joint_predictions_without_memory_name_the_cure(model):
+    """No machine has 128 TB; torch and NumPy spoke of their allocators."""
+    X = np.linspace(0.0, 1.0, 8)[:, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a short fit
+        model.fit(X, X[:, 0])
+    far = np.zeros((4_000_000, 1))
+    with pytest.raises(
+        MemoryError, match=r"sample_y\. Rows are drawn jointly.* fewer rows at a time"
+    ):
+        model.sample_y(far)
+    with pytest.raises(MemoryError, match=r"covariance of n rows has n \* n numbers\. Give fewer"):
+        model.predict(far, return_cov=True)
 
 
 @pytest.mark.slow

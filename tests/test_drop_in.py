@@ -745,7 +745,7 @@ def test_weights_of_many_rows_reach_the_posterior(labels):
 
 @pytest.mark.parametrize("heavy", [[1e6], [1e6, 3e6]], ids=["alike", "different"])
 def test_huge_weights_are_relative(labels, heavy):
-    """They were so many equal labels, and log losses 64 to 250."""
+    """They were so many equal labels, and probabilities nearly 0 and 1."""
     X, y, _ = labels
     weight = np.resize(heavy, len(y))
     model = GaussianProcessClassifier(SMOOTH)
@@ -754,6 +754,16 @@ def test_huge_weights_are_relative(labels, heavy):
     with pytest.warns(UserWarning, match="A weight is a number of rows"):
         found = model.fit(X, y, weight).predict_proba(X)
     assert_allclose(found, expected, atol=1e-6)
+
+
+def test_huge_weights_of_copies_are_relative(labels):
+    """Copies are no cells, in which equal inputs have different labels."""
+    X, y, _ = labels
+    model = GaussianProcessClassifier(SMOOTH)
+    expected = model.fit(X, y).predict_proba(X)
+    with pytest.warns(UserWarning, match="A weight is a number of rows"):
+        model.fit(np.r_[X, X], np.r_[y, y], np.full(2 * len(y), 1e6))
+    assert_allclose(model.predict_proba(X), expected, atol=1e-6)
 
 
 def test_weights_that_leave_one_class_are_refused(labels):

@@ -356,7 +356,7 @@ def with_possible_counts(data: Data) -> Data:
 
 
 def has_cells(data: Data) -> bool:
-    """Tell whether equal inputs often have different targets, in rows without copies."""
+    """Tell whether equal inputs often have different targets; copies must be merged."""
     return len(data) >= OFTEN_MIXED * n_distinct(data.inputs())
 
 

@@ -106,7 +106,8 @@ def on_interrupt(action: str = "keep") -> Iterator[None]:
     keyboard: in an interactive session, in a notebook, or in the foreground of a terminal. The
     second one, in the same fit or in a fit that follows within ten seconds, raises
     KeyboardInterrupt. A job that a shell script starts with `&` ignores SIGINT outside of a block.
-    A handler of SIGINT that other code has set, as `asyncio.run` does, stays in a block, too.
+    A handler of SIGINT that other code has set, as `asyncio.run` does, stays in force, also in a
+    block.
 
     Examples
     --------

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,7 +47,7 @@ from .student_mixture import StudentMixture, Tails, averaged
 SEARCH_ROWS = 400  # most rows from which hyper-parameters are learned
 DRAWS_OF_ROWS = ((200, 16), (400, 8))  # up to so many rows, draws of hyper-parameters; then one
 MOST_BY_LEVEL = 200  # rows, up to which levels of a category have length-scales of their own
-SCALES_PER_KERNEL = 25.0  # length-scales for which a kernel takes as long as one with a single one
+SCALES_PER_KERNEL = 12.0  # length-scales for which a kernel takes as long as one with a single one
 KERNEL_ROWS = 0.5  # rows in favour of each kernel, whatever the data
 LEAST_BLOCK = 64  # rows that are predicted at a time
 
@@ -85,12 +84,13 @@ class ExactProcessRegressor(
 ):
     """A mixture of exact Gaussian processes, for up to a few thousand rows.
 
-    It mixes processes of three degrees of smoothness, a linear model and a constant, with a learned
-    scale for every input, or with and without if these are more than 64. Hyper-parameters have
-    priors. Up to 400 rows, predictions are averaged over hyper-parameters; with more rows, 400
-    determine the hyper-parameters, and all determine the function. Tails and scale of the
-    predictive distribution, and the weights of the kernels, come from leave-one-out densities, in
-    closed form. Targets far from what other rows predict count for less.
+    It mixes processes of three degrees of smoothness, a linear model and a constant, each with a
+    learned scale for every input; of more than 64 inputs, one process has a scale for each, and the
+    others one for all. Hyper-parameters have priors. Up to 400 rows, predictions are averaged over
+    hyper-parameters; with more rows, 400 determine the hyper-parameters, and all determine the
+    function. Tails and scale of the predictive distribution, and the weights of the kernels, come
+    from leave-one-out densities, in closed form. Targets far from what other rows predict count for
+    less.
 
     Parameters
     ----------
@@ -203,12 +203,10 @@ class ExactProcessRegressor(
                 for output, of_output in zip(outputs, last, strict=True)
             ]
 
-        costs = {BY_INPUT: outputs[0].inputs.n_scales / SCALES_PER_KERNEL}
+        costs = {BY_INPUT: max(1.0, outputs[0].inputs.n_scales / SCALES_PER_KERNEL)}
         fitted = fit_in_turn(names, fit_one, began, self.max_time, costs)
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
-        if outputs[0].inputs.are_many:
-            densities -= optimism(fitted) / len(densities)
         weight = outputs[0].weight.cpu().numpy()
         prior = prior_rows(KERNEL_ROWS, squared_errors(held_out, outputs), weight.sum())
         self.weights_ = stacking_weights(densities, weight, prior)
@@ -399,17 +397,6 @@ def usual_kernels(rows: ProcessRows) -> list[str]:
     return [name for name in KERNEL_SHAPES if has_own.get(name, True)]
 
 
-def optimism(fitted: list[list[FittedKernel]]) -> np.ndarray:
-    """Return by how many nats densities of left-out rows are too high for each kernel, (K,).
-
-    Rows that are left out have determined hyper-parameters all the same: half a nat for each that
-    rows determine. *Measured* on eleven made-up tables of 60 to 300 rows and 100 or 200 inputs, of
-    which one to all, or none, matter: where scales of their own lost .02 to .05 nats, they now lose
-    .00 to .01; where they gain .2 to 1 (seven tables), nothing is lost.
-    """
-    return 0.5 * np.array([sum(f.n_learned for f in of_kernel) for of_kernel in fitted])
-
-
 def squared_errors(held_out: list[HeldOutPredictions], outputs: list[ProcessRows]) -> np.ndarray:
     """Return each kernel's mean squared error of rows left out, without known errors of y.
 
@@ -478,7 +465,7 @@ def fit_in_turn(
     fit_one: Callable[[str, list], Any],
     began: float,
     max_time: float | None,
-    costs: Mapping[str, float] = MappingProxyType({}),
+    costs: Mapping[str, float] | None = None,
 ) -> list[Any]:
     """Fit kernels in turn until time is over, or Ctrl-C comes; one is always fitted.
 
@@ -487,7 +474,8 @@ def fit_in_turn(
     """
     fitted: list[Any] = []
     for name in names:
-        if not is_time_for_more(began, len(fitted), max_time, costs.get(name, 1.0)):
+        cost = 1.0 if costs is None else costs.get(name, 1.0)
+        if not is_time_for_more(began, len(fitted), max_time, cost):
             break
         try:
             with interruptible():

@@ -38,6 +38,7 @@ from ...kernels.traces import Factor, KernelTerm, SumOfProducts, line, line_diag
 from ...maths.exact_solver import ExactSolver
 from ...maths.linalg import cholesky, mirror_
 from ...training.exact_search import LBFGS, Evidence, Limits, Search
+from ...training.interrupts import was_interrupted
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, MOST_SCALES
 
 # Prior medians and deviations of logarithms, for X and y of variance 1. Chosen on ten tables of 50,
@@ -108,7 +109,7 @@ class ProcessInputs(NamedTuple):
 
     @property
     def are_many(self) -> bool:
-        """Whether they are more than usual kernels have length-scales for."""
+        """Whether they are more than most kernels have length-scales for."""
         return self.n_inputs > MOST_RELEVANT_INPUTS
 
     def shared(self) -> ProcessInputs:
@@ -125,10 +126,14 @@ class ProcessInputs(NamedTuple):
         """Place of the first factor of a level in θ."""
         return 3 + self.n_scales
 
+    @property
+    def has_many_scales(self) -> bool:
+        """Whether each of many inputs has a length-scale."""
+        return self.n_scales > MOST_RELEVANT_INPUTS
+
     def prior(self) -> np.ndarray:
         """Return prior means and deviations of θ, (2, D)."""
-        is_long = self.n_scales > MOST_RELEVANT_INPUTS
-        log_scale, std = MANY_SCALES_PRIOR if is_long else LENGTH_SCALE_PRIOR
+        log_scale, std = MANY_SCALES_PRIOR if self.has_many_scales else LENGTH_SCALE_PRIOR
         of_scale = (log_scale + 0.5 * math.log(max(self.n_inputs, 1)), std)
         pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * self.n_scales]
         pairs += [LEVEL_PRIOR] * len(self.levels)
@@ -314,28 +319,39 @@ def search(objective: LogPosterior, start: np.ndarray) -> np.ndarray:
     return Search(objective, SEARCH_LIMITS).run(LBFGS, start, bounds).theta
 
 
-def laplace_draws(
-    objective: LogPosterior, z: np.ndarray, normals: np.ndarray
-) -> tuple[np.ndarray, float]:
-    """Return z + H^−½ε, (S, D), for ε (S, D): H is minus the curvature, and at least the prior's.
+def curvature(objective: LogPosterior, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return H = V diag(h) Vᵀ, minus the curvature at z and at least the prior's: h (D,), V (D, D).
 
-    The second value is how many of z the rows determine, tr(I − H⁻¹), 0 without H.
+    After an interrupt it is the prior's, which takes no time.
+    """
+    _, at_z = objective(z)
+    H = np.eye(len(z))
+    for j in range(len(z)):
+        if was_interrupted():
+            return np.ones(len(z)), np.eye(len(z))
+        H[j] = (at_z - objective(z + DIFFERENCE * np.eye(1, len(z), j)[0])[1]) / DIFFERENCE
+    h, V = np.linalg.eigh(0.5 * (H + H.T))
+    return np.maximum(h, 1.0), V
+
+
+def n_determined(h: np.ndarray) -> float:
+    """Return how many of z rows determine, tr(I − H⁻¹), of the eigenvalues h of H."""
+    return float((1.0 - 1.0 / h).sum())
+
+
+def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -> np.ndarray:
+    """Return z + H^−½ε, (S, D), for ε (S, D).
 
     With ε and −ε in pairs, the mean of the draws is z, unless some are nearer than they should be:
     see :func:`likely_draw`. One ε of 0 needs no curvature.
     """
     if not normals.any():
-        return z + normals, 0.0
-    value, at_z = objective(z)
-    rows = [at_z - objective(z + step)[1] for step in DIFFERENCE * np.eye(len(z))]
-    H = np.array(rows) / DIFFERENCE
-    curvature, V = np.linalg.eigh(0.5 * (H + H.T))
-    precision = np.maximum(curvature, 1.0)
-    root = V / np.sqrt(precision) @ V.T  # symmetric: the signs in V do not count
-    least = value - 0.5 * np.square(normals).sum(1) - LOST_NATS
+        return z + normals
+    h, V = curvature(objective, z)
+    root = V / np.sqrt(h) @ V.T  # symmetric: the signs in V do not count
+    least = objective(z, False)[0] - 0.5 * np.square(normals).sum(1) - LOST_NATS
     steps = zip(normals @ root, least, strict=True)
-    draws = [likely_draw(objective, z, step, of_step) for step, of_step in steps]
-    return np.array(draws), float((1.0 - 1.0 / precision).sum())
+    return np.array([likely_draw(objective, z, step, of_step) for step, of_step in steps])
 
 
 def likely_draw(

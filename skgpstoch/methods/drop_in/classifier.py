@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...data.devices import resolve_device
 from ...data.docstrings import documented
-from ...data.equal_rows import with_possible_counts
+from ...data.equal_rows import copies_merged, with_possible_counts
 from ...data.findings import Diagnosis, Finding
 from ...data.inner_fits import fitted_inside
 from ...data.rows import Data
@@ -175,9 +175,14 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             tell_far_origin(kernel, X, getattr(self, "feature_names_in_", None))
             codes = np.searchsorted(self.classes_, y)[:, None].astype(np.float64)
             inputs = X if kernel.requires_vector_input else np.arange(len(X))[:, None]
-            data = with_possible_counts(Data(inputs, codes, weight))
+            data = Data(inputs, codes, weight)
+            if kernel.requires_vector_input and weight is not None:
+                units = copies_merged(data)[0]  # only among which equal inputs are cells
+                of_units = units, with_possible_counts(units)
+                given, taken = (each.row_counts.sum() for each in of_units)
+                data = data.in_unit(given / taken)
+                weight = data.weight
             warn_of_class_weights(data, self.classes_)
-            weight = data.weight
             self._fit_laplace(kernel, y, weight)
         else:
             self._fit_many(kernel, X, y, weight)

@@ -41,7 +41,8 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
         that falls with distance. A top-level WhiteKernel has no effect. None: a constant times a
         Matern kernel with a length-scale for each input, whose nu of 0.5, 1.5 or 2.5 has the
         greatest evidence, or with loss="leave_one_out" predicts classes of rows left out best. More
-        than 64 inputs have a length-scale each only up to 512, and from ten rows for each on.
+        than 64 inputs have a length-scale each only if they are at most 512, and rows ten times as
+        many.
     n_neighbors : int, default=32
         Number of rows on which each row is conditioned in training; all if there are fewer.
     n_neighbors_predict : int or None, default=None

@@ -61,7 +61,7 @@ class NNGPRegressor(
         here, and that falls with distance. A top-level WhiteKernel is the noise. Hyper-parameters
         refer to the scaled y. None: a constant times a Matern kernel with a length-scale for each
         input, whose nu of 0.5, 1.5 or 2.5 fits the rows best. More than 64 inputs have a
-        length-scale each only up to 512, and from ten rows for each on.
+        length-scale each only if they are at most 512, and rows ten times as many.
     n_neighbors : int, default=32
         Number of rows on which each row is conditioned in training; all if there are fewer.
     n_neighbors_predict : int, "auto" or None, default=None

@@ -138,7 +138,7 @@ def calibrate(
 
 def std_of_mean(likelihood: Any, q: Marginals) -> Tensor:
     """Return the standard deviation of E(y | f) if f ~ q, in the units of y, (N, P)."""
-    f, log_weights = quadrature_nodes(q)
+    f, log_weights = quadrature_nodes(q, 100)
     known = torch.zeros_like(q.var)
     mean_of_y = torch.stack([likelihood.moments(Marginals(at, known)).mean for at in f])
     weights = log_weights.exp()

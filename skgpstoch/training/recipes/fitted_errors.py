@@ -203,7 +203,8 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
         )
     yield found
     has_many = data.weight is not None and data.weight.mean() >= MANY_LABELS
-    if not (has_many and has_cells(data)):  # else a row that is left out takes many labels along
+    # Of rows that are counts of labels, one that is left out takes many along.
+    if not (has_many and has_cells(copies_merged(data)[0])):
         yield of_certainty(p, codes, w, is_trained)
 
 

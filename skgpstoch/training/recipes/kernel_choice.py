@@ -22,8 +22,8 @@ from .findings import column_names
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 MIN_NOISE = 1e-12  # replaces a WhiteKernel of 0, whose logarithm is infinite
-MOST_RELEVANT_INPUTS = 64  # of more, default kernels have length-scales if rows are many
-MOST_SCALES = 512  # inputs, above which default kernels have one length-scale for all
+MOST_RELEVANT_INPUTS = 64  # with more inputs, most default kernels have one length-scale for all
+MOST_SCALES = 512  # inputs, above which all default kernels but those of sparse processes have
 SCALE_ROWS = 2000  # rows that set the default kernel's first length-scales, and units of points
 FAR_FROM_ORIGIN = 200.0  # deviations of a column, beyond which squares hide how rows differ
 START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)

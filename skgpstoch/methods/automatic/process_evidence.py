@@ -334,20 +334,20 @@ def curvature(objective: LogPosterior, z: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.maximum(h, 1.0), V
 
 
-def n_determined(h: np.ndarray) -> float:
-    """Return how many of z rows determine, tr(I − H⁻¹), of the eigenvalues h of H."""
-    return float((1.0 - 1.0 / h).sum())
-
-
-def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -> np.ndarray:
-    """Return z + H^−½ε, (S, D), for ε (S, D).
+def laplace_draws(
+    objective: LogPosterior,
+    z: np.ndarray,
+    normals: np.ndarray,
+    curved: tuple[np.ndarray, np.ndarray] | None,
+) -> np.ndarray:
+    """Return z + H^−½ε, (S, D), for ε (S, D) and the :func:`curvature` H.
 
     With ε and −ε in pairs, the mean of the draws is z, unless some are nearer than they should be:
-    see :func:`likely_draw`. One ε of 0 needs no curvature.
+    see :func:`likely_draw`. One ε of 0 needs no curvature, which may be None.
     """
-    if not normals.any():
+    if curved is None or not normals.any():
         return z + normals
-    h, V = curvature(objective, z)
+    h, V = curved
     root = V / np.sqrt(h) @ V.T  # symmetric: the signs in V do not count
     least = objective(z, False)[0] - 0.5 * np.square(normals).sum(1) - LOST_NATS
     steps = zip(normals @ root, least, strict=True)

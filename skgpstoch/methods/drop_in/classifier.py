@@ -178,9 +178,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             data = Data(inputs, codes, weight)
             if kernel.requires_vector_input and weight is not None:
                 units = copies_merged(data)[0]  # only among which equal inputs are cells
-                of_units = units, with_possible_counts(units)
-                given, taken = (each.row_counts.sum() for each in of_units)
-                data = data.in_unit(given / taken)
+                taken = with_possible_counts(units)
+                data = data.in_unit(units.row_counts.sum() / taken.row_counts.sum())
                 weight = data.weight
             warn_of_class_weights(data, self.classes_)
             self._fit_laplace(kernel, y, weight)

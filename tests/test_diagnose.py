@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from pages import DOC, run_page
 from scipy import special
 from sklearn.base import is_classifier
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning, NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern, WhiteKernel
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score, learning_curve
@@ -929,6 +929,33 @@ def test_warnings_as_errors_end_each_fit_of_a_search(sine):
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="All the 3 fits failed"):
             cross_val_score(model, X, y, cv=3)
+
+
+def test_a_search_tells_of_its_first_failure_when_it_fails(sine):
+    kernels, before = [RBF([1.0] * 3), RBF()], []
+
+    def score(model, X, y):
+        before.append(len(warned))
+        return 0.0
+
+    search = GridSearchCV(SVGPRegressor(max_iter=2), {"kernel": kernels}, cv=2, scoring=score)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        search.fit(*sine)
+    early, late = [str(w.message) for w in warned if w.category is FitFailedWarning]
+    assert before[0] == 1, "told once, and before the third fit"
+    assert "kernel has 3 length-scales, but X has 2" in early
+    assert "error_score='raise'" in early
+    assert warned[0].filename == __file__
+    assert "2 fits failed out of a total of 4" in late
+
+
+def test_no_search_is_told_that_stops_at_its_first_failure(sine):
+    estimator = SVGPRegressor(kernel=RBF([1.0] * 3))
+    with pytest.raises(ValueError, match="3 length-scales"):
+        cross_val_score(estimator, *sine, cv=2, error_score="raise")  # warnings are errors here
+    with pytest.raises(ValueError, match=r"(?s)All the 2 fits failed.*3 length-scales"):
+        cross_val_score(estimator, *sine, cv=2)
 
 
 @pytest.mark.slow

@@ -171,10 +171,11 @@ def test_deviations_that_vary_too_little_are_spread():
     rng = np.random.default_rng(0)
     s = np.exp(rng.normal(size=(4000, 1)))
     u, one = 2.0 * s**0.4 * rng.normal(size=s.shape), np.ones_like(s)
-    tails, spread = best_tails_and_spread(TailChoice(), u, s, one, one, one)
+    reach = np.abs(u * s).max() / s
+    tails, spread = best_tails_and_spread(TailChoice(), u, s, one, one, one, reach)
     assert math.isinf(tails.df)
     assert_allclose([*spread.factor, spread.exponent], [2.0, 1.4], rtol=0.03)
-    kept = best_tails_and_spread(TailChoice(scales=False), u, s, one, one, one)[1]
+    kept = best_tails_and_spread(TailChoice(scales=False), u, s, one, one, one, reach)[1]
     assert (*kept.factor, kept.exponent) == (1.0, 1.0)
 
 

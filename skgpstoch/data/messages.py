@@ -18,10 +18,12 @@ from weakref import WeakKeyDictionary
 import joblib
 import sklearn
 import torch
+from sklearn.exceptions import FitFailedWarning
 
 JOBLIB, *OTHERS = (module.__path__[0] for module in (joblib, sklearn, torch))
 LIBRARIES = (str(Path(__file__).parents[1]), JOBLIB, *OTHERS)
 WRAPPERS = ("functools.py", "contextlib.py")
+FITS_AND_SCORES = "_fit_and_score"  # scikit-learn's function, which keeps errors for the end
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)  # in default reprs
 
@@ -96,6 +98,24 @@ def loop_of(frame: FrameType) -> joblib.Parallel | None:
         return None
     owner = frame.f_locals.get("self")
     return owner if isinstance(owner, joblib.Parallel) else None
+
+
+def tell_search(error: Exception) -> None:
+    """Warn of the first failure of a search or cross-validation that goes on without this fit.
+
+    scikit-learn tells at its end, which may be hours later.
+    """
+    frames = internal_frames(sys._getframe(1))
+    calls = [frame.f_locals for frame in frames if frame.f_code.co_name == FITS_AND_SCORES]
+    if not calls or calls[-1].get("error_score") == "raise":
+        return
+    with contextlib.suppress(FitFailedWarning):  # if filters make it an error: the fit's own counts
+        warn(
+            f"A fit of this search failed, and scikit-learn goes on: {type(error).__name__}: "
+            f"{error} To stop at the first failure, set error_score='raise'.",
+            FitFailedWarning,
+            about=FITS_AND_SCORES,
+        )
 
 
 def is_internal(filename: str) -> bool:

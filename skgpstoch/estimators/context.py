@@ -13,7 +13,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from ..data.devices import ACCELERATORS, HOST, ran_out_of_memory
-from ..data.messages import warn
+from ..data.messages import tell_search, warn
 from ..training.interrupts import one_fit
 
 TAKE_MEMORY = (
@@ -84,8 +84,8 @@ def fitting(method: Callable) -> Callable:
     def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         with (
             one_fit(),
+            watched_from_outside(),
             restoring(estimator),
-            watched_for_rivals(),
             torch.inference_mode(False),
             torch.enable_grad(),
             numeric_context(),
@@ -138,8 +138,8 @@ IS_WATCHED: ContextVar[bool] = ContextVar("is_watched", default=False)
 
 
 @contextlib.contextmanager
-def watched_for_rivals() -> Iterator[None]:
-    """Warn at the end of the outermost such block if other programs slowed it down.
+def watched_from_outside() -> Iterator[None]:
+    """Tell a search if the outermost such block fails; warn if other programs slowed it down.
 
     Each step waits for the slowest of torch's threads. If another program holds the core of one of
     them, all others wait until the system hands it back, some milliseconds later, many times a
@@ -151,6 +151,9 @@ def watched_for_rivals() -> Iterator[None]:
     token, began, taken = IS_WATCHED.set(True), time.monotonic(), preemptions()
     try:
         yield
+    except Exception as error:
+        tell_search(error)
+        raise
     finally:
         IS_WATCHED.reset(token)
     seconds, n_threads = time.monotonic() - began, torch.get_num_threads()

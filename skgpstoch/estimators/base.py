@@ -381,9 +381,8 @@ def fit_here(estimator: BaseGP, recipe: Recipe, table: Table) -> None:
 
 
 def representations(estimator: Any, names: Iterable[str]) -> dict[str, str]:
-    """Describe parameters, for comparisons."""
-    params = estimator.get_params(deep=False)
-    return {name: described(params[name], name) for name in names}
+    """Describe parameters, for comparisons; the constructor of a subclass may lack some."""
+    return {name: described(getattr(estimator, name), name) for name in names}
 
 
 def changed_parameters(estimator: Any) -> dict[str, str]:

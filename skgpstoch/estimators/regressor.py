@@ -325,7 +325,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             R², at most 1.
         """
         check_exposed(self, exposure)
-        return r_squared(y, self.predict(X, exposure=exposure), sample_weight)
+        given = {} if exposure is None else {"exposure": exposure}  # predict may be a subclass's own
+        return r_squared(y, self.predict(X, **given), sample_weight)
 
     @documented(PredictiveRegressor.log_predictive_density, predict)
     def log_predictive_density(

@@ -113,7 +113,8 @@ class Within:
                 "count axes of layers from the first one, as in Softmax(dim=1)"
             )
         is_ours = package_of(type(value)) == PACKAGE
-        known = fields.get("classes_") if is_ours else None
+        is_derived = any(package_of(base) == PACKAGE for base in type(value).__mro__)
+        known = fields.get("classes_") if is_derived else None
         if is_ours and name in PREDICTORS:
             check_kinds(value, name, inside, kinds_of(value))
         of_y = size(getattr(fields.get("_y_scaling"), "offset", None))

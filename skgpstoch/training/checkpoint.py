@@ -316,7 +316,9 @@ OF_TORCH = vars(torch.nn.Module()).keys() - {"_buffers"}  # state_dict may leave
 
 def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any) -> Checkpoint:
     """Return the checkpoint of exactly this fit: parameters, data, seed and start are the same."""
-    params = {k: plain(v) for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
+    names = estimator._parameter_constraints  # the constructor of a subclass may lack some
+    params = {k: getattr(estimator, k) for k in names} | estimator.get_params()
+    params = {k: plain(v) for k, v in sorted(params.items()) if k not in SILENT}
     modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
     of_modules = [part for m in modules for part in settings_of(m)]  # which no repr may show
     arrays = {k: np.asarray(readable(v, k)) for k, v in params.items() if hasattr(v, "__array__")}

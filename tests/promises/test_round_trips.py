@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import DEEP, ESTIMATORS, IMAGES, SPARSE, constructor, named
 from families import by_default, by_family, slow_cases, some_of
+from numpy.testing import assert_array_equal
 from sklearn.base import clone, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import kernels as sk
@@ -153,6 +154,32 @@ def test_every_estimator(cls, tmp_path):
     fit(model, inputs)
     check_ways(model, tmp_path)
     assert_is_plain(model)
+
+
+@by_default("SVGPRegressor", "NNGPClassifier")
+@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+def test_a_subclass_with_fewer_parameters(cls, tmp_path):
+    class Mine(cls):
+        def __init__(self, n_extra=2, random_state=0):
+            super().__init__(**{**params, "random_state": random_state})
+            self.n_extra = n_extra
+
+        def predict(self, X):
+            return super().predict(X)
+
+    params = constructor(cls)().get_params(deep=False)
+    if cls in IMAGES:
+        params |= {"image_shape": (2, 2), "patch_shape": (2, 1)}
+    if "checkpoint_dir" in params:
+        params["checkpoint_dir"] = tmp_path
+    model = fit(Mine())
+    expected = fit(cls(**params)).predict(X)
+    model.save(tmp_path / "model")
+    loaded = skgpstoch.load(tmp_path / "model", objects={"Mine": Mine})
+    for each in (model, loaded, fit(clone(model)), fit(model)):
+        assert_array_equal(each.predict(X), expected)
+    assert np.isfinite(model.score(X, targets(model)))
+    assert loaded.n_extra == 2
 
 
 def stack():

@@ -133,7 +133,7 @@ class ProcessInputs(NamedTuple):
 
     def prior(self) -> np.ndarray:
         """Return prior means and deviations of θ, (2, D)."""
-        log_scale, std = MANY_SCALES_PRIOR if self.has_many_scales else LENGTH_SCALE_PRIOR
+        log_scale, std = MANY_SCALES_PRIOR if self.n_scales > MOST_RELEVANT_INPUTS else LENGTH_SCALE_PRIOR
         of_scale = (log_scale + 0.5 * math.log(max(self.n_inputs, 1)), std)
         pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * self.n_scales]
         pairs += [LEVEL_PRIOR] * len(self.levels)

@@ -32,6 +32,7 @@ from skgpstoch import (
     FITCRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    NNGPClassifier,
     NNGPRegressor,
     QSGPClassifier,
     QSGPRegressor,
@@ -42,6 +43,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.findings import Diagnosis, Finding, cells
+from skgpstoch.data.rows import Data
 from skgpstoch.estimators.context import judged
 from skgpstoch.maths.exact_solver import ExactSolver
 from skgpstoch.methods.automatic.automatic import diagnosis_of
@@ -699,6 +701,53 @@ def test_a_default_warns_of_the_models_that_it_keeps():
     assert said_by(lambda: SVGPRegressor().fit(np.eye(3), [0.0, 1.0, 2.0]))
 
 
+@pytest.mark.parametrize(("n_rows", "severity"), [(60, "problem"), (61, "fine"), (400, "fine")])
+def test_rows_for_each_length_scale(n_rows, severity):
+    (found,) = findings.of_scales(RBF(np.ones(12)), n_rows, is_sure=False)
+    assert found.severity == severity
+    assert ("60 rows are few to learn 12" in found.text) == (severity == "problem")
+    assert next(findings.of_scales(RBF(np.ones(12)), 60, is_sure=True)).severity == "note"
+    for kernel in (RBF(), RBF(np.ones(12), "fixed")):
+        assert list(findings.of_scales(kernel, 60, is_sure=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("cls", "severity"),
+    [
+        (NNGPRegressor, "problem"),
+        (QSGPRegressor, "problem"),
+        (ADMMGaussianProcessRegressor, "problem"),
+        (SVGPRegressor, "note"),
+        (NNGPClassifier, "note"),
+    ],
+)
+@slow_cases("QSGP|ADMM|Classifier")
+def test_few_rows_for_each_length_scale_are_warned_of(cls, severity):
+    """90 % intervals of NNGPRegressor held .73, in silence."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 20))
+    y = X.sum(1) + 0.3 * rng.standard_normal(60)
+    model = cls(random_state=0)
+    y = np.where(y > 0.0, "up", "down") if is_classifier(model) else y
+    few = {"max_iter": 5} if cls is not ADMMGaussianProcessRegressor else {}
+    said = said_by(lambda: model.set_params(**few).fit(X, y))
+    assert named_finding(model, findings.SCALES).severity == severity
+    assert any("60 rows are few to learn 20" in m for m in said) == (severity == "problem")
+
+
+def test_a_few_heavy_rows_are_told(sine):
+    """Five of 200 rows weighed 500, and intervals held a third of new rows, in silence."""
+    data, w = Data(*sine), np.ones(len(sine[0]))
+    assert next(row_findings.of_weights(replace(data, weight=w))).severity == "fine"
+    w[:5] = 500.0
+    (found,) = row_findings.of_weights(replace(data, weight=w))
+    assert found.severity == "problem"
+    assert found.text.startswith(f"About 6 of the {len(w)} rows have most of the weight (up to 500")
+    cells = Data(np.zeros((len(w), 1)), data.y, w)
+    assert next(row_findings.of_weights(cells)).severity == "fine", "a table of counts"
+    assert list(row_findings.of_weights(data)) == []
+
+
 @pytest.mark.slow
 def test_a_row_that_carries_all_the_weight(sine, two_classes, one_kernel):
     X, y = (a[:40] for a in sine)
@@ -706,12 +755,12 @@ def test_a_row_that_carries_all_the_weight(sine, two_classes, one_kernel):
     for cls, target in cases:
         weight = np.ones(40)
         weight[7] = 1e12
-        with pytest.warns(UserWarning, match="sample_weight, 1e.12, is more than 99%.*39 rows"):
+        with pytest.warns(UserWarning, match="One row has most of the weight .up to 1e.12, the m"):
             model = cls(random_state=0).fit(X, target, weight)
-        assert named_finding(model, "one weight").severity == "problem"
+        assert named_finding(model, "few weights").severity == "problem"
     of_importance = np.exp(2.0 * np.random.default_rng(0).standard_normal(40))
     model = AutoGaussianProcessRegressor(random_state=0).fit(X, y, of_importance)  # no warning
-    assert named_finding(model, "one weight").severity == "fine"
+    assert named_finding(model, "few weights").severity == "fine"
 
 
 @pytest.mark.slow

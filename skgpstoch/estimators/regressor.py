@@ -325,7 +325,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             R², at most 1.
         """
         check_exposed(self, exposure)
-        given = {} if exposure is None else {"exposure": exposure}  # predict may be a subclass's own
+        given = (
+            {} if exposure is None else {"exposure": exposure}
+        )  # predict may be a subclass's own
         return r_squared(y, self.predict(X, **given), sample_weight)
 
     @documented(PredictiveRegressor.log_predictive_density, predict)

@@ -277,7 +277,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         for each in kept:
             each.model.held_out_ = each.model.held_out_.known_by(numbers)
         of_fit = [
-            *of_weights(data.weight),
+            *of_weights(data),
             of_twins(in_numbers(data), self._encoder.places(), self._encoder.names),
             *of_held_out,
             *of_time(self.max_time, deadline, judged[0].seconds),

@@ -32,6 +32,7 @@ LEAST_BESIDE = 0.6  # the same, below which y without noise is unlikely
 LEAST_VARIATION = 0.02  # of f between rows, in standard deviations of y
 LEAST_RANGE = 0.01  # of an input, in length-scales
 SEEN_RANGE = 0.1  # range that some other input must have; otherwise units are not to blame
+FEW_PER_SCALE = 5.0  # rows
 MOST_RESIDUAL = 1.0  # most residual variance, in units of the noise variance
 SHARE_OF_PRIOR = 0.05  # share of f's variance that is the unit if there is no noise variance
 SHOWN_COLUMNS = 5
@@ -42,6 +43,7 @@ DISPERSION = "dispersion"
 BOUND, MISSING_NOISE = "at its bound", "missing noise"
 NEARBY, RELEVANT = "local prediction", "relevant rows"
 NO_MORE_NOISE, WIDE, COPIES = "noise at its bound", "many features", "copies"
+FEW_ROWS, SCALES = "few rows", "rows per length-scale"
 CAUSES = {
     ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING, OUTLIERS),
     NEARBY: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, ERRORS, LEFT_OUT_ROWS, MISSING_NOISE),
@@ -53,6 +55,7 @@ CAUSES = {
     BOUND: (VARIATION, NEAREST, INPUTS),  # these were problems before the search already
     NO_MORE_NOISE: (RELEVANT, WIDE, COPIES),
     COPIES: (RESIDUAL,),
+    SCALES: (FEW_ROWS, WIDE),
 }
 """For each finding, the problems that explain it: it is then a note, not a problem of its own."""
 
@@ -69,6 +72,30 @@ UNTRAINED = "Raise max_iter first, because training was cut short."
 
 
 # ---- hyper-parameters ----------------------------------------------------------------------------
+
+
+def of_scales(kernel: sk.Kernel, n_rows: int, is_sure: bool) -> Iterator[Finding]:
+    """Yield how many rows there are for each length-scale that was learned.
+
+    *Measured* on 100 to 200 rows of made-up tables and of pol and bike: with up to five rows for
+    each, 90 % intervals of kernels without a prior hold .6 to .85 of new rows; with ten, .85 to .9.
+    With a prior (`is_sure`) they hold .81 to .92, and classifiers are about as sure as they are
+    right: it is a note.
+    """
+    learned = [h for h in kernel.hyperparameters if h.name.endswith("length_scale") and not h.fixed]
+    n_scales = max((h.n_elements for h in learned), default=0)
+    if n_scales < 2:
+        return
+    found = Finding(SCALES, "kernel", n_rows / n_scales, FEW_PER_SCALE)
+    if found.value <= found.limit:
+        found = found._replace(
+            severity="note" if is_sure else "problem",
+            text=f"{n_rows} rows are few to learn {n_scales} length-scales. Expect intervals that "
+            "are too narrow.",
+            advice="Use a kernel with one length-scale for all columns, such as Matern(), or the "
+            "recommended default, whose models check each other.",
+        )
+    yield found
 
 
 def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:

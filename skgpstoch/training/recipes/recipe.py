@@ -28,11 +28,11 @@ from ...data.rows import Data, Rows
 from ...likelihoods.base import Likelihood, check_rows
 from ...likelihoods.counts import Poisson
 from ...likelihoods.heavy_tailed import Laplace, StudentT
-from ...likelihoods.real import Gaussian
+from ...likelihoods.real import AdditiveNoise, Gaussian
 from ...models.posteriors.base import Posterior
 from ...objectives.base import Objective
 from ..tables import Table
-from .findings import NEAREST, of_bounds, of_inputs, of_noise, of_sight, of_training
+from .findings import NEAREST, of_bounds, of_inputs, of_noise, of_scales, of_sight, of_training
 from .fitted import Fitted
 from .fitted_errors import of_copies, unit_of
 from .kernel_choice import KernelChoice
@@ -200,7 +200,7 @@ class Recipe(OfParameters, ABC):
         """Yield the findings that `diagnose` tabulates; `fit` warns of those that are problems."""
         if (data := fitted.whole) is not None:
             yield from of_rows(data.size, self.learns)
-            yield from (found for found in of_weights(data.weight) if found.value > found.limit)
+            yield from (found for found in of_weights(data) if found.severity == "problem")
             if isinstance(self.likelihood, Poisson):
                 yield from of_far_count(data.y, data.exposure)
                 yield of_events(data.y, data.exposure)
@@ -230,7 +230,12 @@ class Recipe(OfParameters, ABC):
         yield from of_training(fitted.history, fitted.plan.max_iter)
 
     def kernel_findings(
-        self, fitted: Fitted, kernel: sk.Kernel, given: KernelChoice, sees_inputs: bool
+        self,
+        fitted: Fitted,
+        kernel: sk.Kernel,
+        given: KernelChoice,
+        sees_inputs: bool,
+        has_prior: bool = False,
     ) -> Iterator[Finding]:
         """Yield findings about a fitted kernel; those about X only if it sees the inputs."""
         is_given = given.expression is not None
@@ -239,6 +244,8 @@ class Recipe(OfParameters, ABC):
         if sees_inputs and data is not None:
             sight += of_sight(kernel, given.expression, data.X, unit_of(self, data))
             sight += of_inputs(kernel, data.X, fitted.names) if is_given else []
+            is_sure = has_prior or not isinstance(likelihood, AdditiveNoise)
+            yield from of_scales(kernel, data.size, is_sure)
         if isinstance(likelihood, Gaussian) and given.white is None:
             variance, bounds = likelihood.noise_variance.detach(), given.noise_bounds
             nearest = next((each.value for each in sight if each.name == NEAREST), math.inf)

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from ...data.arrays import OUTER, Scaling, quantiles
-from ...data.equal_rows import FEW_SHARED, has_own_values, n_distinct, twins
+from ...data.equal_rows import FEW_SHARED, has_cells, has_own_values, n_distinct, twins
 from ...data.findings import Finding
 from ...data.missing_codes import MissingCodes, exact, missing_codes
 from ...data.rows import Data
-from .findings import SHOWN_COLUMNS, WIDE, column_names, stride
+from .findings import FEW_ROWS, SHOWN_COLUMNS, WIDE, column_names, stride
 
 FAR_ROWS_OF_X = "outliers in X"
 MISSING_CODES, MISSING_TARGETS = "missing codes in X", "missing codes in y"
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
 FAR_COUNT = 100.0  # times what other rows tell
-MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more
+COUNTING = 1.0 / 8.0  # share of rows; of fewer that count, a few decide
 MOST_TWINS = 0.05  # share of rows
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 WIDTHS_OFF = 10.0  # a row is far if it is more than so many of these widths from the median
@@ -33,7 +33,7 @@ standard normal numbers with three values of 99999 has .0001 to .0004.
 
 def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
     """Yield how many rows there are to learn hyper-parameters from."""
-    found = Finding("few rows", "X", n_rows, FEW_TO_LEARN)
+    found = Finding(FEW_ROWS, "X", n_rows, FEW_TO_LEARN)
     if n_rows < FEW_TO_LEARN and learns:
         found = found._replace(
             severity="problem",
@@ -45,19 +45,23 @@ def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
     yield found
 
 
-def of_weights(weight: np.ndarray | None) -> Iterator[Finding]:
-    """Yield the share of all weight that one row has."""
-    if weight is None:
+def of_weights(data: Data) -> Iterator[Finding]:
+    """Yield how many rows of one weight a mean varies as much with, (Σw)²/Σw² (Kish)."""
+    if (w := data.weight) is None:
         return
-    share = float(weight.max() / weight.sum())
-    found = Finding("one weight", "sample_weight", share, MOST_OF_WEIGHT)
-    if share > MOST_OF_WEIGHT:
+    n_counting = float(w.sum() * (w.sum() / (w @ w)))
+    found = Finding(
+        "few weights", "sample_weight", n_counting, min(FEW_TO_LEARN, len(w) * COUNTING)
+    )
+    if n_counting < found.limit and not has_cells(data):
+        n_heavy = round(n_counting)
+        heavy = f"About {n_heavy} of the {len(w)} rows have" if n_heavy > 1 else "One row has"
         found = found._replace(
             severity="problem",
-            text=f"One row's sample_weight, {weight.max():.3g}, is more than {MOST_OF_WEIGHT:.0%} "
-            f"of the sum of all, so the other {len(weight) - 1} rows hardly count.",
-            advice="Check this weight. A weight is the number of rows that a row stands for; clip "
-            "weights, for example with np.minimum(w, 10 * np.median(w)), if they are proportions.",
+            text=f"{heavy} most of the weight (up to {w.max():.3g}, the median is "
+            f"{np.median(w):.3g}), so the others hardly count, and intervals may be too narrow.",
+            advice="A weight is the number of rows that a row stands for. If weights say which "
+            "rows matter more, clip them, for example with np.minimum(w, 10 * np.median(w)).",
         )
     yield found
 

@@ -264,7 +264,8 @@ class VariationalRecipe(VariationalChoices):
                 "Set solver='lbfgs' to train from several starts.",
             )
         kernel = self.fitted_kernel(fitted)
-        yield from self.kernel_findings(fitted, kernel, features.kernel, features.sees_inputs)
+        given, has_prior = features.kernel, features.kernel.expression is None
+        yield from self.kernel_findings(fitted, kernel, given, features.sees_inputs, has_prior)
         if (data := fitted.whole) is not None:
             if isinstance(self.likelihood, AdditiveNoise) and self.learns:
                 yield from of_constant_outputs(data.y)

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -606,6 +607,14 @@ def test_columns_that_cannot_be_read_are_named(people, tmp_path):
         ParquetRows(pl.LazyFrame({"a": [1.0]}))
     with pytest.raises(ValueError, match="there is none at"):
         ParquetRows(tmp_path / "*.csv")
+
+
+def test_what_yields_parts_of_a_table_is_refused():
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(9, 2)))
+    groups = pd.DataFrame({"a": [0.0, 1.0], "b": [0.0, 1.0]}).groupby("a")
+    for X in (loader, groups):
+        with pytest.raises(TypeError, match=f"X must hold rows, got a {type(X).__name__}"):
+            AutoGaussianProcessRegressor().fit(X, np.zeros(9))
 
 
 # ---- reading ahead, writing, memory ------------------------------------------------------------

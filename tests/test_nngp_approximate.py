@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from conftest import few_rows
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process import kernels as sk
@@ -74,6 +75,7 @@ def test_estimators_search_as_they_are_told(cls, tmp_path):
     assert_array_equal(again.set_params(search="exact").predict(X[NEW]), model.predict(X[NEW]))
 
 
+@few_rows
 def test_without_faiss(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     model = NNGPRegressor(search="approximate", max_iter=1)

@@ -1573,6 +1573,7 @@ def test_fitc_with_a_last_block_of_few_rows(n):
     np.testing.assert_allclose(model.predict(p.X_new), expected, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:About 4 of the")  # which are known exactly
 @pytest.mark.parametrize("n", [BLOCK + 1, BLOCK + 2])
 @pytest.mark.parametrize("solver", ["collapsed", "natural"])
 def test_weights_and_errors_with_a_last_block_of_few_rows(solver, n):

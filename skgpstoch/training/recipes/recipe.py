@@ -245,7 +245,7 @@ class Recipe(OfParameters, ABC):
             sight += of_sight(kernel, given.expression, data.X, unit_of(self, data))
             sight += of_inputs(kernel, data.X, fitted.names) if is_given else []
             is_sure = has_prior or not isinstance(likelihood, AdditiveNoise)
-            yield from of_scales(kernel, data.size, is_sure)
+            yield from of_scales(kernel, data.size, is_sure) if self.learns else ()
         if isinstance(likelihood, Gaussian) and given.white is None:
             variance, bounds = likelihood.noise_variance.detach(), given.noise_bounds
             nearest = next((each.value for each in sight if each.name == NEAREST), math.inf)

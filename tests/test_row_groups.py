@@ -283,6 +283,7 @@ def test_no_network_sees_a_group_that_is_held_out_from_it():
         assert sees[k].double().mean() > 0.4
 
 
+@pytest.mark.filterwarnings("ignore:A linear model predicts")  # than one kernel alone
 @pytest.mark.slow
 def test_intervals_hold_rows_of_new_groups(monkeypatch):
     """Without groups, 90 % intervals hold 60 % of the rows of new groups."""

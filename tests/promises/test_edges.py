@@ -712,6 +712,15 @@ def test_parameters_may_be_scalars_of_numpy(cls):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cls", [NNGPRegressor, AutoGaussianProcessRegressor])
+def test_seconds_may_be_of_half_precision(cls, one_kernel):
+    """They became infinite when the fit's beginning was added, and the fit ended in a NaN."""
+    X, y = np.linspace(-1.0, 1.0, 40)[:, None], np.linspace(-1.0, 1.0, 40) ** 2
+    model = cls(max_time=np.float16(30.0), random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), y, atol=0.1)
+
+
+@pytest.mark.slow
 def test_scalars_of_numpy_change_no_stream_and_no_warm_start(tmp_path):
     """Nor the file of a fit."""
     X, y = np.linspace(-1.0, 1.0, 40)[:, None], np.linspace(-1.0, 1.0, 40)

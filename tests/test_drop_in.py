@@ -743,6 +743,18 @@ def test_weights_of_many_rows_reach_the_posterior(labels):
     assert_allclose(weighted.predict_proba(QUERY_2), p, rtol=1e-12)
 
 
+def test_copies_count_once_where_rows_are_many(labels):
+    """Rows that come several times went to inducing points, and the same weights did not."""
+    X, y, _ = labels
+    times = np.full(len(X), 4)
+    few = {"kernel": RBF(), "max_exact": 2 * len(X), "optimizer": None}
+    repeated = GaussianProcessClassifier(**few).fit(np.repeat(X, times, 0), np.repeat(y, times))
+    weighted = GaussianProcessClassifier(**few).fit(X, y, sample_weight=times)
+    assert repeated.method_ == weighted.method_ == "laplace"
+    assert f"for {len(X)} rows, not more than" in repeated.method_reason_
+    assert_allclose(repeated.predict_proba(QUERY_2), weighted.predict_proba(QUERY_2), rtol=1e-9)
+
+
 @pytest.mark.parametrize("heavy", [[1e6], [1e6, 3e6]], ids=["alike", "different"])
 def test_huge_weights_are_relative(labels, heavy):
     """They were so many equal labels, and probabilities nearly 0 and 1."""

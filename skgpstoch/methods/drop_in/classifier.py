@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...data.devices import resolve_device
 from ...data.docstrings import documented
-from ...data.equal_rows import copies_merged, with_possible_counts
+from ...data.equal_rows import copies_merged, merged, with_possible_counts
 from ...data.findings import Diagnosis, Finding
 from ...data.inner_fits import fitted_inside
 from ...data.rows import Data
@@ -72,8 +72,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         :func:`joblib.parallel_config` sets it.
     method : {"auto", "laplace", "svgp", "solve"}, default="auto"
         "laplace" puts all rows into one matrix. For many rows, "svgp" uses inducing points, and
-        "solve" adds as many orthogonal ones. "auto" is "laplace" up to `max_exact` rows, then
-        "svgp".
+        "solve" adds as many orthogonal ones. "auto" is "laplace" up to `max_exact` distinct rows,
+        then "svgp".
 
     Attributes
     ----------
@@ -167,6 +167,10 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
                 "GaussianProcessClassifier requires 2 or more distinct classes; got 1 class (only "
                 f"class {self.classes_[0]} is present)"
             )
+        if self.method == "auto" and len(X) > self.max_exact and kernel.requires_vector_input:
+            units = merged(Data(X, np.searchsorted(self.classes_, y)[:, None], weight))[0]
+            if len(units) <= self.max_exact:
+                X, y, weight = units.X, self.classes_[units.y[:, 0]], units.weight
         self.method_, self.method_reason_ = choose(
             self.method, ("laplace", "svgp"), len(X), self.max_exact, kernel
         )

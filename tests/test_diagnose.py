@@ -701,14 +701,16 @@ def test_a_default_warns_of_the_models_that_it_keeps():
     assert said_by(lambda: SVGPRegressor().fit(np.eye(3), [0.0, 1.0, 2.0]))
 
 
-@pytest.mark.parametrize(("n_rows", "severity"), [(60, "problem"), (61, "fine"), (400, "fine")])
+@pytest.mark.parametrize(("n_rows", "severity"), [(59, "problem"), (60, "fine"), (400, "fine")])
 def test_rows_for_each_length_scale(n_rows, severity):
-    (found,) = findings.of_scales(RBF(np.ones(12)), n_rows, is_sure=False)
+    (found,) = findings.of_scales(RBF(np.ones(12)), n_rows, 12, is_sure=False)
     assert found.severity == severity
-    assert ("60 rows are few to learn 12" in found.text) == (severity == "problem")
-    assert next(findings.of_scales(RBF(np.ones(12)), 60, is_sure=True)).severity == "note"
+    assert ("59 rows are few to learn 12" in found.text) == (severity == "problem")
+    assert next(findings.of_scales(RBF(np.ones(12)), 59, 12, is_sure=True)).severity == "note"
+    (found,) = findings.of_scales(RBF(np.ones(12)), 59, 11, is_sure=False)
+    assert found.severity == "fine", "one column is constant"
     for kernel in (RBF(), RBF(np.ones(12), "fixed")):
-        assert list(findings.of_scales(kernel, 60, is_sure=False)) == []
+        assert list(findings.of_scales(kernel, 59, 12, is_sure=False)) == []
 
 
 @pytest.mark.parametrize(

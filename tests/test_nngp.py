@@ -54,6 +54,7 @@ from skgpstoch.models.posteriors.places import Observed, noise_of_rows, observed
 from skgpstoch.models.posteriors.sets import lag
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
+from skgpstoch.training.recipes.kernel_choice import default_kernel as default_kernel_of_others
 from skgpstoch.training.starts import smoother
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
@@ -1809,7 +1810,16 @@ def test_many_trials_at_one_place_are_told(n_trials):
     [(10, 64, 64), (649, 65, 1), (650, 65, 65), (5_120, 512, 512), (6_000, 513, 1)],
 )
 def test_many_inputs_have_scales_where_rows_are_many(n, d, n_scales):
-    assert np.size(default_kernel(n, d, 1.5).k2.length_scale) == n_scales
+    X = torch.arange(n, dtype=torch.float32)[:, None].expand(n, d)
+    assert np.size(default_kernel(X, 1.5).k2.length_scale) == n_scales
+
+
+def test_constant_columns_are_no_inputs():
+    """Fifty inputs beside fifteen constants had one length-scale, and twice the error."""
+    X = torch.cat([torch.arange(30.0)[:, None].expand(30, 50), torch.full((30, 15), 3.0)], 1)
+    for kernel in (default_kernel(X, 1.5), default_kernel_of_others(X)):
+        assert np.size(kernel.k2.length_scale) == 65
+    assert np.size(default_kernel_of_others(X.repeat(1, 8)).k2.length_scale) == 1
 
 
 @pytest.mark.slow

@@ -1348,7 +1348,7 @@ def test_the_search_begins_at_a_likely_length_scale(seed):
     X = rng.uniform(-3, 3, (150, 2))
     y = 1.5 * np.cos(3 * X[:, 1]) - 0.2 * X[:, 0] + 0.2 * rng.normal(size=150)
     X, y = (torch.from_numpy((a - a.mean(0)) / a.std(0)) for a in (X, y[:, None]))
-    start = default_kernel(2) + sk.WhiteKernel(0.1)
+    start = default_kernel(X) + sk.WhiteKernel(0.1)
     found = best_on(start, X, y)
     assert 0.2 < found.k1.k2.length_scale[1] < 1.0
     assert found.k2.noise_level < 0.1
@@ -1360,7 +1360,7 @@ def test_the_search_does_not_begin_where_the_function_is_noise():
     X = np.hstack([rng.uniform(-2, 2, (200, 3)), rng.normal(size=(200, 12))])
     y = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.15 * rng.normal(size=200)
     X, y = (torch.from_numpy((a - a.mean(0)) / a.std(0)) for a in (X, y[:, None]))
-    found = best_on(default_kernel(15) + sk.WhiteKernel(0.1), X, y)
+    found = best_on(default_kernel(X) + sk.WhiteKernel(0.1), X, y)
     assert found.k1.k2.length_scale[:2].max() < 0.1 * np.median(found.k1.k2.length_scale)
     assert found.k2.noise_level < 0.1
 

@@ -11,7 +11,7 @@ import numpy as np
 from .arrays import is_missing, readable
 
 PLANS = ("LazyFrame",)  # polars frames that are not computed yet
-PARTS = ("DataLoader", "DataFrameGroupBy")  # of torch and pandas, which yield parts of a table
+ITERATED = ("DataLoader", "DataFrameGroupBy")  # of torch and pandas, which yield parts of a table
 
 
 def refuse_unstored(X: Any, name: str) -> None:
@@ -42,7 +42,7 @@ def refuse_plan(X: Any, name: str) -> None:
             "frame.sink_parquet(path) and read it with ParquetRows(path), or call "
             "collect() if it fits into memory."
         )
-    if type(X).__name__ in PARTS:
+    if type(X).__name__ in ITERATED:
         raise TypeError(
             f"{name} must hold rows, got a {type(X).__name__}. Give the array or frame that it was "
             "made of, or ChunkRows, which reads chunks of rows."

@@ -32,6 +32,9 @@ MUTED: ContextVar[bool] = ContextVar("muted", default=False)
 TOLD: WeakKeyDictionary[joblib.Parallel, set[Hashable]] = WeakKeyDictionary()
 """Subjects of the warnings so far, for each loop of scikit-learn (search or cross-validation)."""
 
+FAILED_FITS: set[str] = set()
+"""What has been told of failed fits in this process; for workers of joblib."""
+
 TOLD_BY: WeakKeyDictionary[Any, set[Hashable]] = WeakKeyDictionary()
 """Subjects of the warnings so far, for each owner of :func:`warn_once`; in no file or copy."""
 
@@ -105,17 +108,20 @@ def tell_search(error: Exception) -> None:
 
     scikit-learn tells at its end, which may be hours later.
     """
-    frames = internal_frames(sys._getframe(1))
+    frames = list(internal_frames(sys._getframe(1)))
     calls = [frame.f_locals for frame in frames if frame.f_code.co_name == FITS_AND_SCORES]
-    if not calls or calls[-1].get("error_score") == "raise":
+    if all(call.get("error_score") == "raise" for call in calls):
         return
+    text = (
+        f"A fit of this search failed, and scikit-learn goes on: {type(error).__name__}: {error} "
+        "To stop at the first failure, set error_score='raise'."
+    )
+    is_worker = not any(map(loop_of, frames))  # of joblib, which does not see the loop
+    if is_worker and text in FAILED_FITS:
+        return
+    FAILED_FITS.add(text)
     with contextlib.suppress(FitFailedWarning):  # if filters make it an error: the fit's own counts
-        warn(
-            f"A fit of this search failed, and scikit-learn goes on: {type(error).__name__}: "
-            f"{error} To stop at the first failure, set error_score='raise'.",
-            FitFailedWarning,
-            about=FITS_AND_SCORES,
-        )
+        warn(text, FitFailedWarning, about=FITS_AND_SCORES)
 
 
 def is_internal(filename: str) -> bool:

@@ -114,7 +114,7 @@ class Within:
             )
         is_ours = package_of(type(value)) == PACKAGE
         is_derived = any(package_of(base) == PACKAGE for base in type(value).__mro__)
-        known = fields.get("classes_") if is_derived else None
+        known = fields.get("classes_") if is_derived and is_classifier(value) else None
         if is_ours and name in PREDICTORS:
             check_kinds(value, name, inside, kinds_of(value))
         of_y = size(getattr(fields.get("_y_scaling"), "offset", None))

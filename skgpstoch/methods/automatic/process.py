@@ -32,7 +32,15 @@ from ...maths.linalg import cholesky
 from ...models.features.network import FARTHEST_INPUT
 from ...training.interrupts import interruptible, keeps_best, tell, was_interrupted
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS
-from .process_evidence import BY_INPUT, BY_LEVEL, KERNEL_SHAPES, Process, ProcessInputs, ProcessRows
+from .process_evidence import (
+    BY_INPUT,
+    BY_LEVEL,
+    KERNEL_SHAPES,
+    SHARED,
+    Process,
+    ProcessInputs,
+    ProcessRows,
+)
 from .process_fit import (
     FittedKernel,
     antithetic,
@@ -86,11 +94,11 @@ class ExactProcessRegressor(
 
     It mixes processes of three degrees of smoothness, a linear model and a constant, each with a
     learned scale for every input; of more than 64 inputs, one process has a scale for each, and the
-    others one for all. Hyper-parameters have priors. Up to 400 rows, predictions are averaged over
-    hyper-parameters; with more rows, 400 determine the hyper-parameters, and all determine the
-    function. Tails and scale of the predictive distribution, and the weights of the kernels, come
-    from leave-one-out densities, in closed form. Targets far from what other rows predict count for
-    less.
+    others one for all; of 13 to 64 with fewer than five rows each, one more has one for all.
+    Hyper-parameters have priors. Up to 400 rows, predictions are averaged over hyper-parameters;
+    with more rows, 400 determine the hyper-parameters, and all determine the function. Tails and
+    scale of the predictive distribution, and the weights of the kernels, come from leave-one-out
+    densities, in closed form. Targets far from what other rows predict count for less.
 
     Parameters
     ----------
@@ -99,9 +107,10 @@ class ExactProcessRegressor(
         with a linear part; "linear", a line; "constant", a constant; "matern by level",
         Matérn-3/2 where each level of a category has a length-scale of its own, near that of the
         category, if there are eight rows for each level; "matern by input", Matérn-3/2 with a
-        length-scale for each of up to 512 inputs, where others have a single one for more than 64.
-        "auto" is all of them, but "matern by level" only up to 200 rows, and "matern by input" only
-        with more than 64 inputs.
+        length-scale for each of up to 512 inputs, where others have a single one for more than 64;
+        "matern of one scale", Matérn-3/2 with a single one. "auto" is all of them, but "matern by
+        level" only up to 200 rows, "matern by input" only with more than 64 inputs, and "matern of
+        one scale" only with 13 to 64 inputs that have fewer than five rows each.
     missing_columns : array-like of int or None, default=None
         Positions of columns of X that are 1 where a value of the row is missing, and 0 elsewhere.
         Each has a learned variance, which is added to the noise of y in such rows.
@@ -392,8 +401,12 @@ def usual_kernels(rows: ProcessRows) -> list[str]:
     with fewer than 200 rows (mpg, barley) and cost .02 on one (msleep); of seven with more, where
     networks follow, none gained.
     """
-    gains = len(rows.y) <= MOST_BY_LEVEL and len(rows.inputs.levels) and not rows.inputs.are_many
-    has_own = {BY_LEVEL: gains, BY_INPUT: rows.inputs.are_many and rows.inputs.n_scales > 1}
+    inputs, is_short = rows.inputs, len(rows.y) <= MOST_BY_LEVEL
+    has_own = {
+        BY_LEVEL: is_short and len(inputs.levels) and not inputs.are_wide,
+        BY_INPUT: inputs.are_wide and inputs.n_scales > 1,
+        SHARED: inputs.are_many and not inputs.are_wide,
+    }
     return [name for name in KERNEL_SHAPES if has_own.get(name, True)]
 
 

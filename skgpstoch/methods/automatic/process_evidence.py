@@ -39,7 +39,7 @@ from ...maths.exact_solver import ExactSolver
 from ...maths.linalg import cholesky, mirror_
 from ...training.exact_search import LBFGS, Evidence, Limits, Search
 from ...training.interrupts import was_interrupted
-from ...training.recipes.kernel_choice import MOST_SCALES
+from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, MOST_SCALES
 
 # Prior medians and deviations of logarithms, for X and y of variance 1. Chosen on ten tables of 50,
 # 100 and 200 rows, where most choices came within .01 nats.
@@ -51,13 +51,15 @@ MANY_SCALES_PRIOR = (math.log(3.0), 1.0)  # of ℓ/√d, where more than 64 inpu
 
 CONSTANT_VARIANCE = 1.0  # m: of the mean, which is known to be about 0
 LEVEL_PRIOR = (0.0, 1.0)  # of a level's own factor of its category's length-scale
-FEW_INPUTS, ROWS_PER_INPUT = (12, 64), 5.0
-"""Inputs that all kernels give a length-scale each: one for so many rows, within these limits.
+FEW_INPUTS, ROWS_PER_INPUT = 12, 5.0
+"""More inputs than these, and than one for so many rows, are many.
 
-More have one each in `BY_INPUT` only. *Measured* on 13 samples of tables, four seeds each (made-up
-ones of 50 to 200 rows and 30 to 60 inputs, of which three to all, or none, matter; pol, bike,
-elevators, housing): NLPD .29 in place of .33, 90 % intervals hold .91 of new rows (they held .85),
-and left-out rows say .29 (they said .04). It takes a quarter less time.
+Left-out rows overrate their length-scales (:func:`~.process_fit.optimism`), and one more kernel has
+one for all. *Measured* on 13 samples of tables, four seeds each (made-up ones of 50 to 200 rows and
+30 to 60 inputs, of which three to all, or none, matter; pol, bike, elevators, housing): NLPD .30 in
+place of .33, 90 % intervals hold .89 of new rows (they held .85), left-out rows say .22 (they said
+.04). Without length-scales for each in other kernels, they hold .91, but smooth functions of three
+of 13 inputs with little noise lose 1.5 nats.
 """
 ROWS_FOR_OWN = 8.0  # rows for each level, for levels to have one: fewer cost .02 to .1 nats
 
@@ -89,7 +91,7 @@ class ProcessInputs(NamedTuple):
     n_scales : int
         Number of length-scales.
     are_many : bool
-        Whether inputs are too many for the rows to give each a length-scale in most kernels.
+        Whether inputs are many for the rows.
     """
 
     place: np.ndarray
@@ -111,9 +113,8 @@ class ProcessInputs(NamedTuple):
         unit = np.where(size > 1, total[place] / std, 1.0)
         levels = np.flatnonzero((size > 1) & (n_rows >= ROWS_FOR_OWN * size))
         n_inputs = len(total)
-        fewer, most = FEW_INPUTS
-        are_many = n_inputs > min(max(fewer, n_rows / ROWS_PER_INPUT), most)
-        inputs = cls(place, unit, n_inputs, n_missing, levels, n_inputs, are_many)
+        few = min(max(FEW_INPUTS, n_rows / ROWS_PER_INPUT), MOST_RELEVANT_INPUTS)
+        inputs = cls(place, unit, n_inputs, n_missing, levels, n_inputs, n_inputs > few)
         return inputs if n_inputs <= MOST_SCALES else inputs.alike()
 
     def alike(self) -> ProcessInputs:
@@ -135,13 +136,18 @@ class ProcessInputs(NamedTuple):
         return 3 + self.n_scales
 
     @property
+    def are_wide(self) -> bool:
+        """Whether they are more than most kernels have length-scales for."""
+        return self.n_inputs > MOST_RELEVANT_INPUTS
+
+    @property
     def has_many_scales(self) -> bool:
         """Whether each of many inputs has a length-scale."""
         return self.are_many and self.n_scales > 1
 
     def prior(self) -> np.ndarray:
         """Return prior means and deviations of θ, (2, D)."""
-        is_wide = self.n_scales > FEW_INPUTS[1]
+        is_wide = self.n_scales > MOST_RELEVANT_INPUTS
         log_scale, std = MANY_SCALES_PRIOR if is_wide else LENGTH_SCALE_PRIOR
         of_scale = (log_scale + 0.5 * math.log(max(self.n_inputs, 1)), std)
         pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * self.n_scales]
@@ -170,14 +176,14 @@ NO_INPUTS = ProcessInputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0, 0)
 class Shape(NamedTuple):
     """A kernel without its hyper-parameters: which κ, if any, and whether there is a line.
 
-    `by_level` says whether levels of a category have factors of its length-scale, `by_input`
-    whether many inputs have a length-scale each.
+    `scales` says what has a length-scale: "usual", each of up to 64 inputs, and others together;
+    "by level", the same, and levels of a category have factors of its own; "by input", each input;
+    "shared", all inputs together.
     """
 
     profile: Profile | None
     is_linear: bool = True
-    by_level: bool = False
-    by_input: bool = False
+    scales: str = "usual"
 
     def inputs(self, X: Tensor) -> Tensor:
         """Return the columns that matter, (N, d): none for a constant."""
@@ -186,9 +192,9 @@ class Shape(NamedTuple):
     def known(self, rows: ProcessRows) -> ProcessInputs:
         """Return the inputs that matter: none for a constant."""
         known = rows.inputs if self.is_linear else NO_INPUTS
-        if known.are_many and not self.by_input:
+        if self.scales == "shared" or (known.are_wide and self.scales != "by input"):
             known = known.alike()
-        return known if self.by_level else known.shared()
+        return known if self.scales == "by level" else known.shared()
 
     def start(self, rows: ProcessRows) -> np.ndarray:
         """Return z where the prior is highest, (D,)."""
@@ -209,15 +215,16 @@ class Shape(NamedTuple):
         return TermsCovariance(kernel, self.inputs(X), X.device)
 
 
-BY_LEVEL, BY_INPUT = "matern by level", "matern by input"
+BY_LEVEL, BY_INPUT, SHARED = "matern by level", "matern by input", "matern of one scale"
 KERNEL_SHAPES = {
     "rbf": Shape(rbf),
     "matern": Shape(matern_3),
     "rough": Shape(matern_1),
     "linear": Shape(None),
     "constant": Shape(None, is_linear=False),
-    BY_LEVEL: Shape(matern_3, by_level=True),
-    BY_INPUT: Shape(matern_3, by_input=True),
+    BY_LEVEL: Shape(matern_3, scales="by level"),
+    BY_INPUT: Shape(matern_3, scales="by input"),
+    SHARED: Shape(matern_3, scales="shared"),
 }
 
 

@@ -158,7 +158,7 @@ class CrossValidationRecipe(Recipe):
     def search_start(self, X: Tensor, rows: Rows, start: Start | None) -> SearchStart:
         """Return where the search begins: from the parameters, or from a fitted posterior."""
         expression, _, noise, (low, high), _ = self.kernel
-        kernel = default_kernel(X.shape[1]) if expression is None else expression
+        kernel = default_kernel(X) if expression is None else expression
         calibrates = self.learn_noise and low < high and not self.keeps_noise
         if start is not None:
             start.check_unchanged()

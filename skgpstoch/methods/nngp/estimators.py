@@ -274,6 +274,6 @@ def fit_first(model: Any, data: Data) -> None:
     """Fit to the first rows of a stream."""
     recipe, are_few = model._recipe(), len(data) < BEGINNING
     recipe.check(data)
-    model._fit(recipe.of_few_rows(*data.X.shape) if are_few else recipe, data)
+    model._fit(recipe.of_few_rows(data.X) if are_few else recipe, data)
     if not are_few:
         model._diagnosis.warn()

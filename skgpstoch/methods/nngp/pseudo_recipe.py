@@ -178,7 +178,7 @@ class NeighbourCountRecipe(PseudoTargetRecipe):
 
     def usual_kernels(self, X: Tensor, rows: Rows) -> list[sk.Kernel]:
         most = prior_variance_limit(self.likelihood, rows)
-        return [default_kernel(len(X), X.shape[1], nu, most) for nu in SMOOTHNESS]
+        return [default_kernel(X, nu, most) for nu in SMOOTHNESS]
 
 
 def trained_kernel(fitted: Any) -> sk.Kernel:

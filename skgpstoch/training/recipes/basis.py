@@ -264,7 +264,7 @@ class BasisRecipe(Recipe):
         """Return k fitted to some rows by an exact GP; set the likelihood's noise likewise."""
         X, rows, expression = problem.X, problem.rows, self.kernel.expression
         if expression is None:
-            expression = default_kernel(X.shape[1])
+            expression = default_kernel(X)
         found, some = expression + (self.kernel.white or START_NOISE), X[:0]
         if self.n_subset:
             index = rows.in_proportion(self.n_subset)

@@ -114,9 +114,18 @@ def tell_far_origin(kernel: sk.Kernel, X: np.ndarray, names: Sequence[Any] | Non
         )
 
 
-def default_kernel(n_features: int) -> sk.Kernel:
+def n_varying(X: Tensor | np.ndarray) -> int:
+    """Return how many columns are not constant; all of those of one row, or of very many."""
+    if len(X) == 1 or X.shape[1] > MOST_SCALES:
+        return X.shape[1]
+    a = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+    return int(np.count_nonzero(np.ptp(a, 0)))
+
+
+def default_kernel(X: Tensor) -> sk.Kernel:
     """Return a kernel for standardised inputs and targets."""
-    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
+    n_features = X.shape[1]
+    n_scales = n_features if n_varying(X) <= MOST_RELEVANT_INPUTS else 1
     shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
     return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
 

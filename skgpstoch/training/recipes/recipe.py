@@ -35,7 +35,7 @@ from ..tables import Table
 from .findings import NEAREST, of_bounds, of_inputs, of_noise, of_scales, of_sight, of_training
 from .fitted import Fitted
 from .fitted_errors import of_copies, unit_of
-from .kernel_choice import KernelChoice
+from .kernel_choice import KernelChoice, n_varying
 from .plan import OfParameters, Plan, Sizes, Start
 from .row_findings import of_events, of_far_count, of_far_rows, of_features, of_rows, of_weights
 
@@ -245,7 +245,8 @@ class Recipe(OfParameters, ABC):
             sight += of_sight(kernel, given.expression, data.X, unit_of(self, data))
             sight += of_inputs(kernel, data.X, fitted.names) if is_given else []
             is_sure = has_prior or not isinstance(likelihood, AdditiveNoise)
-            yield from of_scales(kernel, data.size, is_sure) if self.learns else ()
+            found = of_scales(kernel, data.size, n_varying(data.X), is_sure)
+            yield from found if self.learns else ()
         if isinstance(likelihood, Gaussian) and given.white is None:
             variance, bounds = likelihood.noise_variance.detach(), given.noise_bounds
             nearest = next((each.value for each in sight if each.name == NEAREST), math.inf)

@@ -18,6 +18,7 @@ FAR_ROWS_OF_X = "outliers in X"
 MISSING_CODES, MISSING_TARGETS = "missing codes in X", "missing codes in y"
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
 FAR_COUNT = 100.0  # times what other rows tell
+FEW_COUNTING = 10.0  # rows; twenty are few to learn, but balanced classes may have so many
 COUNTING = 1.0 / 8.0  # share of rows; of fewer that count, a few decide
 MOST_TWINS = 0.05  # share of rows
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
@@ -51,7 +52,7 @@ def of_weights(data: Data) -> Iterator[Finding]:
         return
     n_counting = float(w.sum() * (w.sum() / (w @ w)))
     found = Finding(
-        "few weights", "sample_weight", n_counting, min(FEW_TO_LEARN, len(w) * COUNTING)
+        "few weights", "sample_weight", n_counting, min(FEW_COUNTING, len(w) * COUNTING)
     )
     if n_counting < found.limit and not has_cells(data):
         n_heavy = round(n_counting)
@@ -61,7 +62,8 @@ def of_weights(data: Data) -> Iterator[Finding]:
             text=f"{heavy} most of the weight (up to {w.max():.3g}, the median is "
             f"{np.median(w):.3g}), so the others hardly count, and intervals may be too narrow.",
             advice="A weight is the number of rows that a row stands for. If weights say which "
-            "rows matter more, clip them, for example with np.minimum(w, 10 * np.median(w)).",
+            "rows matter more, clip them, for example with np.minimum(w, 10 * np.median(w)). If "
+            "they are 1 / error**2, pass y_std=error to a regressor that takes it.",
         )
     yield found
 

@@ -325,9 +325,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             R², at most 1.
         """
         check_exposed(self, exposure)
-        given = (
-            {} if exposure is None else {"exposure": exposure}
-        )  # predict may be a subclass's own
+        # `predict` may be a subclass's own, without exposures.
+        given = {} if exposure is None else {"exposure": exposure}
         return r_squared(y, self.predict(X, **given), sample_weight)
 
     @documented(PredictiveRegressor.log_predictive_density, predict)

@@ -79,8 +79,7 @@ def of_scales(kernel: sk.Kernel, n_rows: int, n_inputs: int, is_sure: bool) -> I
 
     *Measured* on 100 to 200 rows of made-up tables and of pol and bike: with fewer than five rows
     for each, 90 % intervals of kernels without a prior hold .6 to .9 of new rows; with ten, .85 to
-    .9.
-    With a prior (`is_sure`) they hold .81 to .92, and classifiers are about as sure as they are
+    .9. With a prior (`is_sure`) they hold .81 to .92, and classifiers are about as sure as they are
     right: it is a note.
     """
     learned = [h for h in kernel.hyperparameters if h.name.endswith("length_scale") and not h.fixed]

@@ -55,6 +55,7 @@ from skgpstoch.models.posteriors.sets import lag
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
 from skgpstoch.training.recipes.kernel_choice import default_kernel as default_kernel_of_others
+from skgpstoch.training.recipes.kernel_choice import n_varying
 from skgpstoch.training.starts import smoother
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
@@ -1820,6 +1821,7 @@ def test_constant_columns_are_no_inputs():
     for kernel in (default_kernel(X, 1.5), default_kernel_of_others(X)):
         assert np.size(kernel.k2.length_scale) == 65
     assert np.size(default_kernel_of_others(X.repeat(1, 8)).k2.length_scale) == 1
+    assert n_varying(np.array([[1e308, 0.0], [-1e308, 0.0]])) == 1  # nor a warning of overflow
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from skgpstoch.methods.automatic.process_evidence import (
     BY_INPUT,
     BY_LEVEL,
     KERNEL_SHAPES,
-    SHARED,
+    ONE_SCALE,
     LogPosterior,
     Process,
     ProcessInputs,
@@ -110,7 +110,7 @@ def test_gradients_of_the_evidence(name, n_scales, n_levels, groups):
     objective = LogPosterior(KERNEL_SHAPES[name], rows)
     z = some_z(name, rows)
     n_scales += n_levels if name == BY_LEVEL else 0  # of eight rows or more
-    n_scales = {BY_INPUT: len(set(groups)), SHARED: 1}.get(name, n_scales)
+    n_scales = {BY_INPUT: len(set(groups)), ONE_SCALE: 1}.get(name, n_scales)
     assert len(z) == 3 + (n_scales + 2 if KERNEL_SHAPES[name].is_linear else 0)
     slope = approx_fprime(z, lambda z: objective(z)[0], 1e-6)
     assert_allclose(objective(z)[1], slope, rtol=1e-4, atol=1e-4)
@@ -233,18 +233,18 @@ def wide_table(n, d, seed=0):
         (400, 512, BY_INPUT),
         (400, 513, ""),
         (9, 12, ""),
-        (9, 13, SHARED),
+        (9, 13, ONE_SCALE),
         (100, 20, ""),
-        (100, 21, SHARED),
-        (9, 64, SHARED),
+        (100, 21, ONE_SCALE),
+        (9, 64, ONE_SCALE),
         (9, 65, BY_INPUT),
     ],
 )
 def test_many_inputs_have_a_scale_each_in_a_kernel_of_its_own(n, d, own):
     columns = torch.zeros(n, d), *[torch.ones(n)] * 3, torch.zeros(n, 0)
     rows = ProcessRows(*columns, ProcessInputs.of(np.arange(d), np.ones(d), 0, n))
-    assert set(usual_kernels(rows)) & {BY_INPUT, SHARED} == {own} - {""}
-    names = "rbf", BY_INPUT, SHARED
+    assert set(usual_kernels(rows)) & {BY_INPUT, ONE_SCALE} == {own} - {""}
+    names = "rbf", BY_INPUT, ONE_SCALE
     n_scales = [len(KERNEL_SHAPES[name].start(rows)) - 3 for name in names]
     assert n_scales == [d if d <= 64 else 1, d if d <= 512 else 1, 1]
 

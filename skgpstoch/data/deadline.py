@@ -31,6 +31,11 @@ class Deadline(NamedTuple):
     clock: Clock = time.monotonic
     core_clock: Clock = time.thread_time
 
+    @classmethod
+    def after(cls, seconds: float, began: float = 0.0, clock: Clock = time.monotonic) -> Deadline:
+        """Return the time so many seconds, which may be of half precision, after another one."""
+        return cls(began + float(seconds), clock)
+
     def left(self) -> float:
         """Return the seconds that are left; negative after the deadline."""
         return self.end - self.clock()

@@ -96,7 +96,7 @@ class Table(ABC):
 
     def deadline(self, seconds: float) -> Deadline:
         """Return the time so many seconds after the fit began."""
-        return Deadline(self.clock.began + float(seconds))
+        return Deadline.after(seconds, self.clock.began)
 
     @abstractmethod
     def scaled(self, tensors: Scaled, plan: Any, generator: torch.Generator) -> Self:
@@ -250,7 +250,7 @@ class Sampled(Table):
         return Sizes(n, max(n, math.floor(weight)), data.X.shape[1], data.y_std is not None)
 
     def deadline(self, seconds: float) -> Deadline:
-        return Deadline(float(seconds), self.clock)  # which counts from the beginning
+        return Deadline.after(seconds, clock=self.clock)  # which counts from the beginning
 
     def scaled(self, tensors: Scaled, plan: Any, generator: torch.Generator) -> Self:
         X, rows = tensors(self.data, plan.dtype, generator.device, None, plan.folds)

@@ -36,7 +36,7 @@ from .process_evidence import (
     BY_INPUT,
     BY_LEVEL,
     KERNEL_SHAPES,
-    SHARED,
+    ONE_SCALE,
     Process,
     ProcessInputs,
     ProcessRows,
@@ -405,7 +405,7 @@ def usual_kernels(rows: ProcessRows) -> list[str]:
     has_own = {
         BY_LEVEL: is_short and len(inputs.levels) and not inputs.are_wide,
         BY_INPUT: inputs.are_wide and inputs.n_scales > 1,
-        SHARED: inputs.are_many and not inputs.are_wide,
+        ONE_SCALE: inputs.are_many and not inputs.are_wide,
     }
     return [name for name in KERNEL_SHAPES if has_own.get(name, True)]
 

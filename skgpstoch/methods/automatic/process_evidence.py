@@ -178,7 +178,7 @@ class Shape(NamedTuple):
 
     `scales` says what has a length-scale: "usual", each of up to 64 inputs, and others together;
     "by level", the same, and levels of a category have factors of its own; "by input", each input;
-    "shared", all inputs together.
+    "one", all inputs together.
     """
 
     profile: Profile | None
@@ -192,7 +192,7 @@ class Shape(NamedTuple):
     def known(self, rows: ProcessRows) -> ProcessInputs:
         """Return the inputs that matter: none for a constant."""
         known = rows.inputs if self.is_linear else NO_INPUTS
-        if self.scales == "shared" or (known.are_wide and self.scales != "by input"):
+        if self.scales == "one" or (known.are_wide and self.scales != "by input"):
             known = known.alike()
         return known if self.scales == "by level" else known.shared()
 
@@ -215,7 +215,7 @@ class Shape(NamedTuple):
         return TermsCovariance(kernel, self.inputs(X), X.device)
 
 
-BY_LEVEL, BY_INPUT, SHARED = "matern by level", "matern by input", "matern of one scale"
+BY_LEVEL, BY_INPUT, ONE_SCALE = "matern by level", "matern by input", "matern of one scale"
 KERNEL_SHAPES = {
     "rbf": Shape(rbf),
     "matern": Shape(matern_3),
@@ -224,7 +224,7 @@ KERNEL_SHAPES = {
     "constant": Shape(None, is_linear=False),
     BY_LEVEL: Shape(matern_3, scales="by level"),
     BY_INPUT: Shape(matern_3, scales="by input"),
-    SHARED: Shape(matern_3, scales="shared"),
+    ONE_SCALE: Shape(matern_3, scales="one"),
 }
 
 

@@ -69,7 +69,7 @@ class Read:
         data = automatic._learned(rows)
         times = n_observations(in_numbers(data))
         data, numbers = data.repeated(times), np.repeat(rows.rows[counts], times)
-        deadline = None if seconds is None else Deadline(self.clock.began + float(seconds))
+        deadline = None if seconds is None else Deadline.after(seconds, self.clock.began)
         entrants = automatic._entrants(data)
         fits = Fits(automatic, *self.given, 2 * len(entrants))
         found, given_up = race(entrants, fits, data, deadline)
@@ -81,7 +81,7 @@ def race_here(
     found: list[Judged], entrants: list[Entrant], fits: Fits, data: Data, left: float | None
 ) -> None:
     """Fit models on this rank alone, in the seconds that are left; put them before the others."""
-    deadline = None if left is None else Deadline(time.monotonic() + left)
+    deadline = None if left is None else Deadline.after(left, time.monotonic())
     found[:0] = race(entrants, fits, data, deadline)[0]
 
 
@@ -138,7 +138,7 @@ class SampleRead(Read):
         with doing(f"{name}.fit, encoding rows"), muted(group.rank > 0):
             data, by_fold = self.learn(automatic)
             given = self.encoded(by_fold)
-        deadline = None if seconds is None else Deadline(float(seconds), self.clock)
+        deadline = None if seconds is None else Deadline.after(seconds, clock=self.clock)
         with doing(f"{name}.fit"), muted(group.rank > 0):
             nearby, networks = automatic._neighbours(data), automatic._networks(data)
             fits = Fits(automatic, *self.given, 1 + len(nearby))

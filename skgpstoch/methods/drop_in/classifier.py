@@ -85,7 +85,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         The estimator that predicts: a binary classifier, a OneVsRestClassifier or
         OneVsOneClassifier of these, or the estimator fitted to many rows.
     y_train_ : ndarray of shape (n_samples,)
-        The training labels.
+        The training labels; if rows are more than `max_exact`, but distinct rows are not, of these.
     kernel_ : sklearn kernel
         The fitted kernel; with several classifiers, a CompoundKernel of theirs.
 
@@ -168,7 +168,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
                 f"class {self.classes_[0]} is present)"
             )
         if self.method == "auto" and len(X) > self.max_exact and kernel.requires_vector_input:
-            units = merged(Data(X, np.searchsorted(self.classes_, y)[:, None], weight))[0]
+            codes = np.searchsorted(self.classes_, y)[:, None]
+            units = merged(Data(X, codes, weight))[0]
             if len(units) <= self.max_exact:
                 X, y, weight = units.X, self.classes_[units.y[:, 0]], units.weight
         self.method_, self.method_reason_ = choose(

@@ -119,7 +119,7 @@ def n_varying(X: Tensor | np.ndarray) -> int:
     if len(X) == 1 or X.shape[1] > MOST_SCALES:
         return X.shape[1]
     a = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-    return int(np.count_nonzero(np.ptp(a, 0)))
+    return int(np.count_nonzero(a.min(0) != a.max(0)))  # a difference may overflow
 
 
 def default_kernel(X: Tensor) -> sk.Kernel:

@@ -221,6 +221,11 @@ class Recipe(OfParameters, ABC):
         return True
 
     @property
+    def has_prior(self) -> bool:
+        """Whether hyper-parameters have a prior."""
+        return False
+
+    @property
     def chooses_inputs(self) -> bool:
         """Whether the fit must learn which columns of X matter; False for pixels."""
         return True
@@ -230,12 +235,7 @@ class Recipe(OfParameters, ABC):
         yield from of_training(fitted.history, fitted.plan.max_iter)
 
     def kernel_findings(
-        self,
-        fitted: Fitted,
-        kernel: sk.Kernel,
-        given: KernelChoice,
-        sees_inputs: bool,
-        has_prior: bool = False,
+        self, fitted: Fitted, kernel: sk.Kernel, given: KernelChoice, sees_inputs: bool
     ) -> Iterator[Finding]:
         """Yield findings about a fitted kernel; those about X only if it sees the inputs."""
         is_given = given.expression is not None
@@ -244,7 +244,7 @@ class Recipe(OfParameters, ABC):
         if sees_inputs and data is not None:
             sight += of_sight(kernel, given.expression, data.X, unit_of(self, data))
             sight += of_inputs(kernel, data.X, fitted.names) if is_given else []
-            is_sure = has_prior or not isinstance(likelihood, AdditiveNoise)
+            is_sure = self.has_prior or not isinstance(likelihood, AdditiveNoise)
             found = of_scales(kernel, data.size, n_varying(data.X), is_sure)
             yield from found if self.learns else ()
         if isinstance(likelihood, Gaussian) and given.white is None:

@@ -167,6 +167,10 @@ class VariationalRecipe(VariationalChoices):
             OrthogonalFeatures,
         )
 
+    @property
+    def has_prior(self) -> bool:
+        return self.features.kernel.expression is None and self.has_gaussian_noise
+
     def has_default_kernel(self, features: Any) -> bool:
         """Whether the kernel, or the last layer's, is on columns, and the user gave none."""
         last = features.last if isinstance(features, DeepFeatures) else features
@@ -264,8 +268,7 @@ class VariationalRecipe(VariationalChoices):
                 "Set solver='lbfgs' to train from several starts.",
             )
         kernel = self.fitted_kernel(fitted)
-        given, has_prior = features.kernel, features.kernel.expression is None
-        yield from self.kernel_findings(fitted, kernel, given, features.sees_inputs, has_prior)
+        yield from self.kernel_findings(fitted, kernel, features.kernel, features.sees_inputs)
         if (data := fitted.whole) is not None:
             if isinstance(self.likelihood, AdditiveNoise) and self.learns:
                 yield from of_constant_outputs(data.y)

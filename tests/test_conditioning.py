@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, Matern, PairwiseKernel, WhiteKernel
 
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
     DeepGPRegressor,
     DeepKernelEnsembleRegressor,
     DLMRegressor,
@@ -66,6 +67,24 @@ def test_targets_far_beyond_the_fit_leave_it_as_it_was(model, rows):
     before = model.fit(X, y).predict(GRID)
     with pytest.raises(ValueError, match="y is too far from the targets of fit"):
         model.condition_on(X_new[:2], [0.0, 1e308])
+    assert_array_equal(model.predict(GRID), before)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SCGDGaussianProcessRegressor(n_components=4, max_iter=1, random_state=0),
+        ADMMGaussianProcessRegressor(max_iter=1, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_known_errors_are_refused_where_all_rows_have_the_same_noise(model, rows):
+    """They were ignored."""
+    X, y, X_new, y_new = rows
+    before = model.fit(X, y).predict(GRID)
+    with pytest.raises(ValueError, match="y_std must be None here"):
+        model.condition_on(X_new, y_new, y_std=0.5)
     assert_array_equal(model.predict(GRID), before)
 
 

@@ -9,6 +9,7 @@ from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.optimize import minimize
+from scipy.sparse import csr_matrix
 from scipy.stats import norm
 from shared import Names
 from sklearn.base import clone
@@ -31,6 +32,7 @@ from skgpstoch import (
     StackedDensityRegressor,
     SVGPRegressor,
 )
+from skgpstoch.data.held_out import folds_of_units
 from skgpstoch.methods.automatic import stacking
 from skgpstoch.methods.automatic.stacking import prior_rows, stacking_weights
 
@@ -419,6 +421,17 @@ def test_one_variance_is_that_of_all_rows_that_folds_hold_out(cv, step):
         error = y[test] - Ridge().fit(X[train], y[train], weight[train]).predict(X[test])
         total, n = total + weight[test] @ error**2, n + weight[test].sum()
     assert_allclose(model.std_, np.sqrt(total / n))
+
+
+def test_sorted_rows_are_shuffled_into_folds():
+    """Folds in the order of the rows asked trees for what they cannot know: .56 for .1."""
+    r = np.random.default_rng(0)
+    X = np.sort(r.uniform(0.0, 10.0, 300))[:, None]
+    y = X[:, 0] + 0.1 * r.normal(size=300)
+    model = ConstantVarianceRegressor(KNeighborsRegressor())
+    assert 0.08 < model.fit(X, y).std_ < 0.14
+    folds = [rows for _, rows in folds_of_units(5, csr_matrix(X), y).split(X)]
+    assert all(0.3 < rows.mean() / 150.0 < 1.7 for rows in folds)
 
 
 def test_folds_of_masks_leave_out_rows_that_do_not_count(step):

@@ -33,6 +33,7 @@ from ..models.posteriors.neighbours import NeighbourPosterior
 from ..models.posteriors.sites import Sites, diagonal_blocks
 from ..models.sparse import Solution, SparseModel, SparsePosterior
 from ..objectives.optimal_q import ROUNDING, damped_newton, survey, weighted_sums
+from ..training.recipes.recipe import check_shared_noise
 from .base import BaseGP
 from .context import fitting
 from .first_rank import refuse_group
@@ -106,12 +107,15 @@ def conditioned(posterior: Posterior, X: Tensor, rows: Rows) -> Posterior:
 def _(
     posterior: ExactPosterior | NeighbourPosterior, X: Tensor, rows: Rows
 ) -> ExactPosterior | NeighbourPosterior:
+    if isinstance(posterior, ExactPosterior):
+        check_shared_noise(posterior, rows)
     return posterior.extended(X, rows)
 
 
 @conditioned.register
 @torch.no_grad()
 def _(posterior: ConjugatePosterior, X: Tensor, rows: Rows) -> Posterior:
+    check_shared_noise(posterior, rows)
     features, weights = posterior.features, posterior.weights
     weight = None if rows.weight is None else rows.weight[None]
     new = exact_statistics(lambda X: features.basis(X).phi[None], X, rows.y, weight)

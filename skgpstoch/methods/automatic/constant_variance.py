@@ -39,8 +39,8 @@ class ConstantVarianceRegressor(CallbackSupportMixin, MetaEstimatorMixin, Mixtur
     estimator : regressor
         Any regressor of scikit-learn. It checks data frames itself, and missing values.
     cv : int, splitter or iterable, default=5
-        Folds whose held-out errors give the variance. With a number, copies of a row are in one
-        fold.
+        Folds whose held-out errors give the variance. With a number, rows are shuffled into folds,
+        always alike, with copies of a row in one; for rows in time, give a splitter.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
         Transformation of y that the regressor is fitted to instead of y, and whose errors are
         normal; predictions are of y itself. With "log", errors are relative.

@@ -203,8 +203,8 @@ class StackedDensityRegressor(
         Names and regressors. A regressor needs `log_predictive_density`, `predictive_cdf` and
         `sample_y`, as ours have; :class:`ConstantVarianceRegressor` gives them to others.
     cv : int, splitter or iterable, default=5
-        Folds on which models are judged, as scikit-learn's ``cross_val_score`` takes them. With a
-        number, copies of a row are in one fold.
+        Folds on which models are judged. With a number, rows are shuffled into folds, always alike,
+        with copies of a row in one; for rows in time, give a splitter.
     n_jobs : int or None, default=None
         Number of processes that fit, as joblib counts them.
 

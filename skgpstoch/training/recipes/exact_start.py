@@ -8,6 +8,7 @@ all these rows as points; from the default start, few points may end at a consta
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import NamedTuple, cast
 
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor
 
 from ...data.rows import Rows
+from ...kernels.isotropic import as_isotropic
 from ...likelihoods.real import Gaussian
+from ...models.features.inducing import InducingFeatures
 from ...models.sparse import SparseModel
 from ...objectives.all_rows import AllRowsObjective, ExactObjective
 from ...objectives.optimal_q import optimal_q
@@ -25,12 +28,15 @@ from ..tables import InMemory
 from .feature_builder import FeatureBuilder
 from .plan import Start
 from .recipe import Problem
+from .short_scales import shorter
 
 LBFGS_TOL = 1e-6  # go on if ten iterations gain at least so many nats per row
 AUTO_TOL = 1e-3  # the same if solver="auto" chose L-BFGS and the points are trained as well
 AUTO_GAIN = 0.1  # nats of all rows together: a smaller gain is never worth ten more iterations
 LBFGS_EPOCHS = 20
 SITES_EPOCHS = 3  # of the bound in place of the evidence, whose evaluations take iterations
+LEAST_PRECISION = 1e-6  # of a site, over the largest
+MOST_AGAIN = 4  # searches from shorter length-scales
 RAISE, MOST_RAISES = 4.0, 20  # factor by which the noise is raised, and how often at most
 
 
@@ -49,22 +55,73 @@ class ModelAlone(NamedTuple):
     model: SparseModel
 
 
-def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> Start:
+def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> Start | None:
     """Move a model to where some rows, all as points, are most likely, and its points with it."""
-    some = slice(problem.plan.start_rows)
+    plan, some = problem.plan, slice(problem.plan.start_rows)
     X, rows = problem.X[some], problem.rows[some]
     bounds, n = builder.kernel.noise_bounds, rows.n_effective
     is_exact = isinstance(model.likelihood, Gaussian)
+    objective: ExactObjective | AllRowsObjective
     if is_exact:
-        exact = ExactObjective(model, n, noise_bounds=bounds)
-        learn(exact, problem, X, rows, LBFGS_EPOCHS, auto_tol(n, trains_points=False))
+        objective = ExactObjective(model, n, noise_bounds=bounds)
+        limits = LBFGS_EPOCHS, auto_tol(n, trains_points=False)
     else:
-        bound = AllRowsObjective(model, n, noise_bounds=bounds, X=X, rows=rows)
-        learn(bound, problem, X, rows, SITES_EPOCHS, AUTO_TOL)
+        objective = AllRowsObjective(model, n, noise_bounds=bounds, X=X, rows=rows)
+        limits = SITES_EPOCHS, AUTO_TOL
+    learn(objective, problem, X, rows, *limits)
+    n_gains = 0
+    while n_gains < MOST_AGAIN:
+        before, state = objective.evaluate(X, rows), copy.deepcopy(objective.state_dict())
+        if not shorten(objective, X, rows):
+            break
+        learn(objective, problem, X, rows, *limits)
+        if not objective.evaluate(X, rows) < before:
+            objective.load_state_dict(state)
+            break
+        n_gains += 1
+    if plan.starts_if_shorter and not n_gains:
+        return problem.start
+    if plan.all_rows:
+        return Start(ModelAlone(model), is_new=True)
     builder.place(model.features, problem)
-    if is_exact:
-        raise_noise(exact, problem.X, problem.rows)
+    if isinstance(objective, ExactObjective):
+        raise_noise(objective, problem.X, problem.rows)
     return Start(ModelAlone(model), is_new=True)
+
+
+@torch.no_grad()
+def shorten(objective: ExactObjective | AllRowsObjective, X: Tensor, rows: Rows) -> bool:
+    """Move to shorter length-scales if rows are likelier with them, and tell whether they are.
+
+    With other likelihoods than the Gaussian, the sites have the targets λ/κ and precisions κ.
+    """
+    model = objective.model
+    kernel = cast(InducingFeatures, model.features).covariances.kernel
+    found, free = as_isotropic(kernel), dict(kernel.named_parameters())
+    log_scale = next((p for name, p in free.items() if name.endswith("log_length_scale")), None)
+    if found is None or log_scale is None or log_scale.ndim == 0:
+        return False
+    if isinstance(objective, ExactObjective):
+        target = rows.y
+        precision = 1.0 / cast(Gaussian, model.likelihood.of(rows)).noise_variance.expand_as(target)
+        precision = precision if rows.weight is None else precision * rows.weight[:, None]
+    else:
+        precision = objective.precision.clamp_min(LEAST_PRECISION * objective.precision.max())
+        target = objective.cross / precision
+    precision = precision.mean(1)
+    share = float(found.variance / (found.variance + 1.0 / precision.mean()))
+    of_rows = X, target - model.mean.value, precision
+    new = shorter(found.length_scale, *of_rows, found.profile, share)
+    if new is None:
+        return False
+    log_scale.copy_(new.scales.log())
+    for name, p in free.items():
+        if name.endswith("log_constant_value"):
+            p.copy_(new.signal.mean().log())
+    if isinstance(model.likelihood, Gaussian) and model.likelihood.log_noise.requires_grad:
+        model.likelihood.log_noise.copy_(new.noise.log())
+    objective.step_end()
+    return True
 
 
 def learn(

@@ -80,12 +80,12 @@ def started(
 
 
 def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
-    """Raise a ValueError if rows have exposures or known noise, which the evidence would ignore."""
+    """Raise a ValueError if rows have exposures or known noise, which the model would ignore."""
     posterior.likelihood.given(rows.exposure)  # raises if there is one
     if rows.noise is not None:
         raise ValueError(
-            "y_std must be None for the marginal likelihood of this model, because all its "
-            "rows have the same noise."
+            "y_std must be None here, because all rows of this model have the same noise. "
+            "SVGPRegressor and NNGPRegressor take known errors."
         )
 
 

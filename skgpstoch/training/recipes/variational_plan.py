@@ -214,21 +214,27 @@ class VariationalChoices(Recipe):
     def for_few_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
         """Return a plan that is quicker if all rows, or many of them, are inducing points."""
         all_rows, chosen = points.are_rows and plan.n_inducing == n_trained, self.solver == "auto"
+        # Restarts have starts of their own.
+        is_free = chosen and not self.n_restarts and self.training.max_iter == "auto"
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
-                return replace(plan, all_rows="exact")
+                return replace(plan, all_rows="exact", start_rows=n_trained if is_free else 0)
             return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
         has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
         has_sites = has_sites and not self.scales_noise
         if not has_sites:
             return plan
+        # With a smaller β, the bound of all rows overfits.
+        bounds = self.beta == 1.0 and self.loss.bounds_evidence and not self.n_restarts
         if all_rows:
-            return replace(plan, all_rows="sites")
-        are_few = plan.n_inducing + plan.n_orthogonal < FEW_SITES
-        # With a smaller β, the bound of all rows overfits; restarts have starts of their own.
-        starts = are_few and self.beta == 1.0 and self.loss.bounds_evidence and not self.n_restarts
-        return replace(plan, start_rows=min(SITES_OPTIMUM_ROWS, n_trained)) if starts else plan
+            start_rows = n_trained if bounds and is_free else 0
+            return replace(plan, all_rows="sites", start_rows=start_rows)
+        are_many = plan.n_inducing + plan.n_orthogonal >= FEW_SITES
+        if not bounds or (are_many and not is_free):
+            return plan
+        start_rows = min(SITES_OPTIMUM_ROWS, n_trained)
+        return replace(plan, start_rows=start_rows, starts_if_shorter=are_many)
 
     def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
         """Return the solver, "lbfgs" for few rows."""

@@ -46,6 +46,7 @@ from ...training.recipes.plan import (
     overfit_patience,
 )
 from ...training.recipes.recipe import Problem, Recipe
+from ...training.recipes.short_scales import MOST_SEARCHES
 from .deep import (
     DeepNeighbourObjective,
     Learned,
@@ -58,7 +59,15 @@ from .deep import (
 )
 from .findings import of_contradictions, of_left_out, of_neighbours, sees_inputs
 from .parameters import approximates, predicting
-from .start import SMOOTHNESS, in_range, in_sight, likeliest, train_briefly
+from .start import (
+    SMOOTHNESS,
+    in_range,
+    in_sight,
+    is_over,
+    likeliest,
+    train_briefly,
+    with_shorter_scales,
+)
 
 BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
@@ -211,6 +220,14 @@ class NeighbourRecipe(Recipe):
             made += in_range(make, tried, X, seen, self.deadline, given is not None)
         deadline = None if self.deadline is None else self.deadline.part(self.start_time)
         best = likeliest(made, X, seen, deadline)
+        for _ in range(MOST_SEARCHES):
+            if is_over(deadline) or (found := with_shorter_scales(best, X, seen)) is None:
+                break
+            expression, noise = found
+            again = self.made(expression, problem, noise, best.mean.detach(), n_neighbors=FEW)
+            best = likeliest([best, again], X, seen, deadline)
+            if best is not again:
+                break
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
         objective.start_is_cut = best.start_is_cut

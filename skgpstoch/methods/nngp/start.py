@@ -12,6 +12,7 @@ of a Matérn-3/2 field .0950 with ν = 5/2 in 3.9, .0916 with ν = 3/2 in 2.4. E
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 
@@ -23,15 +24,18 @@ from torch import Tensor
 from ... import kernels
 from ...data.deadline import Deadline, has_passed
 from ...data.rows import Rows
+from ...kernels.isotropic import as_isotropic
 from ...kernels.sets import nearness, within
+from ...likelihoods.real import Gaussian
 from ...maths.nearest import Nearest
-from ...models.posteriors.places import Observed
+from ...models.posteriors.places import TINIEST, Observed
 from ...objectives.neighbours import NeighbourObjective
 from ...training.interrupts import was_interrupted
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
 from ...training.recipes.findings import LEAST_CORRELATION
 from ...training.recipes.plan import epochs
+from ...training.recipes.short_scales import free_scales, set_scales, shorter
 from ...training.starts import log_bounds, smoother
 from ...training.tables import InMemory
 from .climb import Climb
@@ -116,6 +120,30 @@ def correlation_within(kernel: kernels.Kernel, S: Tensor) -> float:
     K = within(kernel, S).expand(len(S), S.shape[1], -1)
     variance = K.diagonal(dim1=-2, dim2=-1)
     return float((K[:, 0] / (variance[:, :1] * variance).sqrt())[:, 1:].median())
+
+
+def with_shorter_scales(
+    objective: NeighbourObjective, X: Tensor, seen: Observed
+) -> tuple[sk.Kernel, Tensor] | None:
+    """Return a kernel of which some length-scales are shorter, and σ², if rows are likelier.
+
+    It is None if there are none, or if the kernel is none of distances, or y is not real.
+    """
+    shape, likelihood = as_isotropic(objective.kernel), objective.likelihood
+    log_scale = free_scales(objective.kernel)
+    if shape is None or log_scale is None or not isinstance(likelihood, Gaussian):
+        return None
+    with torch.no_grad():
+        noise = likelihood.noise_variance
+        D, y = seen.means(torch.arange(len(X), device=X.device), noise)
+        precision = 1.0 / D.mean(1).clamp_min(TINIEST)
+        share = float(shape.variance / (shape.variance + noise.mean()))
+        new = shorter(shape.length_scale, X, y - objective.mean, precision, shape.profile, share)
+        if new is None:
+            return None
+        kernel = copy.deepcopy(objective.kernel)
+        set_scales(kernel, new)
+    return kernels.to_sklearn(kernel), new.noise
 
 
 def likeliest(

@@ -28,7 +28,7 @@ from ..tables import InMemory
 from .feature_builder import FeatureBuilder
 from .plan import Start
 from .recipe import Problem
-from .short_scales import shorter
+from .short_scales import MOST_SEARCHES, free_scales, set_scales, shorter
 
 LBFGS_TOL = 1e-6  # go on if ten iterations gain at least so many nats per row
 AUTO_TOL = 1e-3  # the same if solver="auto" chose L-BFGS and the points are trained as well
@@ -36,7 +36,6 @@ AUTO_GAIN = 0.1  # nats of all rows together: a smaller gain is never worth ten 
 LBFGS_EPOCHS = 20
 SITES_EPOCHS = 3  # of the bound in place of the evidence, whose evaluations take iterations
 LEAST_PRECISION = 1e-6  # of a site, over the largest
-MOST_AGAIN = 4  # searches from shorter length-scales
 RAISE, MOST_RAISES = 4.0, 20  # factor by which the noise is raised, and how often at most
 
 
@@ -70,7 +69,7 @@ def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -
         limits = SITES_EPOCHS, AUTO_TOL
     learn(objective, problem, X, rows, *limits)
     n_gains = 0
-    while n_gains < MOST_AGAIN:
+    while n_gains < MOST_SEARCHES:
         before, state = objective.evaluate(X, rows), copy.deepcopy(objective.state_dict())
         if not shorten(objective, X, rows):
             break
@@ -97,9 +96,7 @@ def shorten(objective: ExactObjective | AllRowsObjective, X: Tensor, rows: Rows)
     """
     model = objective.model
     kernel = cast(InducingFeatures, model.features).covariances.kernel
-    found, free = as_isotropic(kernel), dict(kernel.named_parameters())
-    log_scale = next((p for name, p in free.items() if name.endswith("log_length_scale")), None)
-    if found is None or log_scale is None or log_scale.ndim == 0:
+    if (found := as_isotropic(kernel)) is None or free_scales(kernel) is None:
         return False
     if isinstance(objective, ExactObjective):
         target = rows.y
@@ -114,10 +111,7 @@ def shorten(objective: ExactObjective | AllRowsObjective, X: Tensor, rows: Rows)
     new = shorter(found.length_scale, *of_rows, found.profile, share)
     if new is None:
         return False
-    log_scale.copy_(new.scales.log())
-    for name, p in free.items():
-        if name.endswith("log_constant_value"):
-            p.copy_(new.signal.mean().log())
+    set_scales(kernel, new)
     if isinstance(model.likelihood, Gaussian) and model.likelihood.log_noise.requires_grad:
         model.likelihood.log_noise.copy_(new.noise.log())
     objective.step_end()

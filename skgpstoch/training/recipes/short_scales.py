@@ -14,15 +14,18 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...kernels import Kernel
 from ...kernels.distances import Profile
+from ...kernels.isotropic import as_isotropic
 
 SHORT = (1.0, 0.3)  # length-scales that are tried, in deviations of the column
 SHORTER = 0.5  # of the present one, at most
 SHARES = (0.1, 0.6, 0.95)  # ρ: what f may have of the variance of y; the last one or more
 LEAST_GAIN = 5.0  # nats, by which rows must be likelier: chance gives the best of 60 up to 4
 FEW_ROWS, AT_A_TIME = 200, 16  # that judge; trials at once
+MOST_SEARCHES = 4  # from shorter length-scales, one after another
 LEAST_VARIANCE = 1e-12  # of a target that is constant
 
 
@@ -32,6 +35,25 @@ class Shorter(NamedTuple):
     scales: Tensor
     signal: Tensor
     noise: Tensor
+
+
+def free_scales(kernel: Kernel) -> nn.Parameter | None:
+    """Return log ℓ of c κ(r²/ℓ²), (d,), if each column has one and they are free; else None."""
+    free = dict(kernel.named_parameters())
+    found = next((p for name, p in free.items() if name.endswith("log_length_scale")), None)
+    is_usual = as_isotropic(kernel) is not None
+    return found if is_usual and found is not None and found.ndim else None
+
+
+@torch.no_grad()
+def set_scales(kernel: Kernel, new: Shorter) -> None:
+    """Move such a kernel to new length-scales, and to the variance that goes with them."""
+    for name, p in kernel.named_parameters():
+        if name.endswith("log_length_scale"):
+            p.copy_(new.scales.log())
+        if name.endswith("log_constant_value"):
+            p.copy_(new.signal.mean().log())
+    kernel.clamp_()
 
 
 class Judged(NamedTuple):

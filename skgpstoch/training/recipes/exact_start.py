@@ -13,9 +13,10 @@ import math
 from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...data.rows import Rows
+from ...kernels import Kernel
 from ...kernels.isotropic import as_isotropic
 from ...likelihoods.real import Gaussian
 from ...models.features.inducing import InducingFeatures
@@ -28,7 +29,7 @@ from ..tables import InMemory
 from .feature_builder import FeatureBuilder
 from .plan import Start
 from .recipe import Problem
-from .short_scales import MOST_SEARCHES, free_scales, set_scales, shorter
+from .short_scales import MOST_SEARCHES, SHORTER, free_scales, set_scales, shorter
 
 LBFGS_TOL = 1e-6  # go on if ten iterations gain at least so many nats per row
 AUTO_TOL = 1e-3  # the same if solver="auto" chose L-BFGS and the points are trained as well
@@ -56,29 +57,22 @@ class ModelAlone(NamedTuple):
 
 def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> Start | None:
     """Move a model to where some rows, all as points, are most likely, and its points with it."""
-    plan, some = problem.plan, slice(problem.plan.start_rows)
-    X, rows = problem.X[some], problem.rows[some]
+    plan = problem.plan
+    X, rows = problem.X[: plan.start_rows], problem.rows[: plan.start_rows]
     bounds, n = builder.kernel.noise_bounds, rows.n_effective
-    is_exact = isinstance(model.likelihood, Gaussian)
+    log_scale = free_scales(kernel_of(model))
+    if plan.only_short_scales and log_scale is None:
+        return problem.start
+    before = copy.deepcopy(model.state_dict())
     objective: ExactObjective | AllRowsObjective
-    if is_exact:
+    if isinstance(model.likelihood, Gaussian):
         objective = ExactObjective(model, n, noise_bounds=bounds)
         limits = LBFGS_EPOCHS, auto_tol(n, trains_points=False)
     else:
         objective = AllRowsObjective(model, n, noise_bounds=bounds, X=X, rows=rows)
         limits = SITES_EPOCHS, AUTO_TOL
-    learn(objective, problem, X, rows, *limits)
-    n_gains = 0
-    while n_gains < MOST_SEARCHES:
-        before, state = objective.evaluate(X, rows), copy.deepcopy(objective.state_dict())
-        if not shorten(objective, X, rows):
-            break
-        learn(objective, problem, X, rows, *limits)
-        if not objective.evaluate(X, rows) < before:
-            objective.load_state_dict(state)
-            break
-        n_gains += 1
-    if plan.starts_if_shorter and not n_gains:
+    search(objective, problem, X, rows, limits)
+    if plan.only_short_scales and not only_short(model, before):
         return problem.start
     if plan.all_rows:
         return Start(ModelAlone(model), is_new=True)
@@ -88,6 +82,41 @@ def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -
     return Start(ModelAlone(model), is_new=True)
 
 
+def search(
+    objective: ExactObjective | AllRowsObjective,
+    problem: Problem,
+    X: Tensor,
+    rows: Rows,
+    limits: tuple[int, float],
+) -> None:
+    """Maximise the evidence of rows, again from shorter length-scales where these are likelier."""
+    learn(objective, problem, X, rows, *limits)
+    for _ in range(MOST_SEARCHES):
+        before, state = objective.evaluate(X, rows), copy.deepcopy(objective.state_dict())
+        if not shorten(objective, X, rows):
+            break
+        learn(objective, problem, X, rows, *limits)
+        if not objective.evaluate(X, rows) < before:
+            objective.load_state_dict(state)
+            break
+
+
+def kernel_of(model: SparseModel) -> Kernel:
+    """Return the kernel of f."""
+    return cast(InducingFeatures, model.features).covariances.kernel
+
+
+@torch.no_grad()
+def only_short(model: SparseModel, before: dict[str, Tensor]) -> bool:
+    """Move a model back, except length-scales that are far shorter now; tell whether any are."""
+    log_scale = cast(nn.Parameter, free_scales(kernel_of(model)))
+    found = log_scale.clone()
+    model.load_state_dict(before)
+    is_short = found < log_scale + math.log(SHORTER)
+    log_scale.copy_(torch.where(is_short, found, log_scale))
+    return bool(is_short.any())
+
+
 @torch.no_grad()
 def shorten(objective: ExactObjective | AllRowsObjective, X: Tensor, rows: Rows) -> bool:
     """Move to shorter length-scales if rows are likelier with them, and tell whether they are.
@@ -95,7 +124,7 @@ def shorten(objective: ExactObjective | AllRowsObjective, X: Tensor, rows: Rows)
     With other likelihoods than the Gaussian, the sites have the targets λ/κ and precisions κ.
     """
     model = objective.model
-    kernel = cast(InducingFeatures, model.features).covariances.kernel
+    kernel = kernel_of(model)
     if (found := as_isotropic(kernel)) is None or free_scales(kernel) is None:
         return False
     if isinstance(objective, ExactObjective):

@@ -86,7 +86,7 @@ class Plan:
     window_rows: float = 0.0  # least number of rows that running statistics average over
     all_rows: str = ""  # if all rows are points: "exact" evidence, or "sites" of each row
     start_rows: int = 0  # rows whose exact evidence is maximised first; 0 for none
-    starts_if_shorter: bool = False  # only where that finds a shorter length-scale
+    only_short_scales: bool = False  # the start takes only the far shorter length-scales from them
 
 
 def within_sample(plan: Plan, n_sample: int) -> Plan:

@@ -234,7 +234,7 @@ class VariationalChoices(Recipe):
         if not bounds or (are_many and not is_free):
             return plan
         start_rows = min(SITES_OPTIMUM_ROWS, n_trained)
-        return replace(plan, start_rows=start_rows, starts_if_shorter=are_many)
+        return replace(plan, start_rows=start_rows, only_short_scales=are_many)
 
     def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
         """Return the solver, "lbfgs" for few rows."""

@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss, r2_score
 
 from skgpstoch import SolveGPRegressor, SVGPClassifier, SVGPRegressor
 from skgpstoch.kernels.distances import matern_3
-from skgpstoch.training.recipes.short_scales import FEW_ROWS, Judge, shorter
+from skgpstoch.training.recipes.short_scales import CENTRES, NEAR, SPREAD, Judge, shorter
 
 FAST = {
     "one": lambda X: np.sin(3.0 * X[:, 0]),
@@ -38,7 +38,7 @@ def judged(n=80, seed=0):
 
 def test_the_evidence_is_that_of_scikit_learn_at_the_best_scale():
     X, R, precision = judged()
-    judge = Judge(X, R, precision, matern_3, 0.0)
+    judge = Judge(3, X, R, precision, matern_3, 0.0)
     evidence, rho, c = judge.judged(judge.distances(LONG)[None])
     shape = Matern(LONG.numpy(), nu=1.5)
     kernel = ConstantKernel(float(rho * c)) * shape + WhiteKernel(float((1.0 - rho) * c))
@@ -68,6 +68,24 @@ def test_noise_and_a_plane_keep_long_length_scales(seed):
     assert shorter(scales, X, plane - plane.mean(), precision, matern_3, 0.9) is None
 
 
+def test_a_single_length_scale_gets_shorter():
+    X, _, precision = judged()
+    both = torch.sin(4.0 * X[:, :1]) + torch.cos(4.0 * X[:, 1:2])
+    new = shorter(LONG[0], X[:, :2], both - both.mean(), precision, matern_3, 0.5)
+    assert new.scales.shape == (1,)
+    assert new.scales < 0.5
+
+
+@pytest.mark.parametrize("d", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_function_with_many_periods_is_found(d):
+    """R² was 0; rows near each other tell."""
+    r = np.random.default_rng(0)
+    X = r.uniform(0.0, 60.0, (900, d))
+    y = np.sin(3.0 * X[:, 0]) + 0.2 * r.normal(size=900)
+    model = SVGPRegressor(random_state=0).fit(X[:400], y[:400])
+    assert r2_score(y[400:], model.predict(X[400:])) > 0.7
+
+
 def test_rows_with_little_precision_count_for_little():
     X, R, precision = judged()
     wild = torch.where(torch.arange(len(R))[:, None] % 4 == 0, 30.0 * R.flip(0), R)
@@ -77,8 +95,8 @@ def test_rows_with_little_precision_count_for_little():
 
 
 def test_many_rows_cost_what_few_do():
-    X, R, precision = judged(5 * FEW_ROWS)
-    assert len(Judge(X, R, precision, matern_3, 0.0).R) == FEW_ROWS
+    X, R, precision = judged(2000)
+    assert len(Judge(3, X, R, precision, matern_3, 0.0).R) <= SPREAD + CENTRES * NEAR
 
 
 @pytest.mark.parametrize(

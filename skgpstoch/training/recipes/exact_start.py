@@ -29,7 +29,7 @@ from ..tables import InMemory
 from .feature_builder import FeatureBuilder
 from .plan import Start
 from .recipe import Problem
-from .short_scales import MOST_SEARCHES, SHORTER, free_scales, set_scales, shorter
+from .short_scales import FAR_SHORTER, MOST_SEARCHES, free_scales, set_scales, shorter
 
 LBFGS_TOL = 1e-6  # go on if ten iterations gain at least so many nats per row
 AUTO_TOL = 1e-3  # the same if solver="auto" chose L-BFGS and the points are trained as well
@@ -112,7 +112,7 @@ def only_short(model: SparseModel, before: dict[str, Tensor]) -> bool:
     log_scale = cast(nn.Parameter, free_scales(kernel_of(model)))
     found = log_scale.clone()
     model.load_state_dict(before)
-    is_short = found < log_scale + math.log(SHORTER)
+    is_short = found < log_scale + math.log(FAR_SHORTER)
     log_scale.copy_(torch.where(is_short, found, log_scale))
     return bool(is_short.any())
 

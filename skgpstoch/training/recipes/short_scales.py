@@ -20,17 +20,18 @@ from ...kernels import Kernel
 from ...kernels.distances import Profile
 from ...kernels.isotropic import as_isotropic
 
-SHORT = (1.0, 0.3)  # length-scales that are tried, in deviations of the column
-SHORTER = 0.5  # of the present one, at most
-SHARES = (0.1, 0.6, 0.95)  # ρ: what f may have of the variance of y; the last one or more
-LEAST_GAIN = 5.0  # nats, by which rows must be likelier: chance gives the best of 60 up to 4
-FEW_ROWS, AT_A_TIME = 200, 16  # that judge; trials at once
+TRIED = (1.0, 0.25, 0.06, 0.015)  # length-scales that are tried, in deviations of the column
+SPACING = 4.0  # in deviations, over the number of rows: what is closer is not tried
+FAR_SHORTER = 0.5  # of the present one, at most
+RHOS = (0.1, 0.6, 0.95)  # ρ: what f may have of the variance of y; the last one or more
+LEAST_NATS = 5.0  # nats, by which rows must be likelier: chance gives the best of 60 up to 4
+SPREAD, CENTRES, NEAR, AT_ONCE = 120, 4, 20, 16  # rows that judge; trials at once
 MOST_SEARCHES = 4  # from shorter length-scales, one after another
-LEAST_VARIANCE = 1e-12  # of a target that is constant
+LEAST_SQUARE, LEAST_DEVIATION = 1e-12, 1e-30  # of a target, of a column
 
 
 class Shorter(NamedTuple):
-    """Length-scales (d,), and the variances of f and of noise that go with them, (P,) each."""
+    """Length-scales, (d,) or (1,), with the variances of f and of noise, (P,) each."""
 
     scales: Tensor
     signal: Tensor
@@ -38,11 +39,11 @@ class Shorter(NamedTuple):
 
 
 def free_scales(kernel: Kernel) -> nn.Parameter | None:
-    """Return log ℓ of c κ(r²/ℓ²), (d,), if each column has one and they are free; else None."""
+    """Return log ℓ of c κ(r²/ℓ²), (d,) or (), if it is free; else None."""
     free = dict(kernel.named_parameters())
     found = next((p for name, p in free.items() if name.endswith("log_length_scale")), None)
     is_usual = as_isotropic(kernel) is not None
-    return found if is_usual and found is not None and found.ndim else None
+    return found if is_usual else None
 
 
 @torch.no_grad()
@@ -50,7 +51,7 @@ def set_scales(kernel: Kernel, new: Shorter) -> None:
     """Move such a kernel to new length-scales, and to the variance that goes with them."""
     for name, p in kernel.named_parameters():
         if name.endswith("log_length_scale"):
-            p.copy_(new.scales.log())
+            p.copy_(new.scales.log().view_as(p))
         if name.endswith("log_constant_value"):
             p.copy_(new.signal.mean().log())
     kernel.clamp_()
@@ -67,18 +68,26 @@ class Judged(NamedTuple):
 class Judge:
     """The few rows that judge: distances along each column, targets and noise.
 
-    Arguments are those of :func:`shorter`.
+    Arguments are those of :func:`shorter`, and the number of length-scales.
     """
 
     def __init__(
-        self, X: Tensor, R: Tensor, precision: Tensor, profile: Profile, share: float
+        self,
+        n_scales: int,
+        X: Tensor,
+        R: Tensor,
+        precision: Tensor,
+        profile: Profile,
+        share: float,
     ) -> None:
-        some = torch.linspace(0, len(X) - 1, min(FEW_ROWS, len(X)), device=X.device).long()
+        some, n = judges(X), len(X)
         X, self.R, precision = (a[some].double() for a in (X, R, precision))
         self.D, self.profile = precision.mean() / precision, profile
-        self.shares = (*SHARES[:-1], max(SHARES[-1], share))
-        self.along = (X.T[:, :, None] - X.T[:, None, :]).square_()  # (d, N, N)
-        self.tried = torch.outer(X.std(0, correction=0), X.new_tensor(SHORT))  # (d, 2)
+        self.shares = (*RHOS[:-1], max(RHOS[-1], share))
+        self.along, spread = differences(X, n_scales), X.std(0, correction=0)
+        short = [scale for scale in TRIED if scale >= min(TRIED[1], SPACING / n)]
+        spread = spread if n_scales > 1 else spread.square().sum(0, keepdim=True).sqrt()
+        self.tried = torch.outer(spread, X.new_tensor(short))  # (d, ·)
 
     def distances(self, scales: Tensor) -> Tensor:
         """Return r², (N, N)."""
@@ -86,7 +95,7 @@ class Judge:
 
     def trials(self, scales: Tensor) -> tuple[Tensor, Tensor]:
         """Return columns and the shorter length-scales that are tried there, (S,) each."""
-        is_new = (self.tried > 0.0) & (self.tried < SHORTER * scales[:, None])
+        is_new = (self.tried > 0.0) & (self.tried < FAR_SHORTER * scales[:, None])
         j, k = is_new.nonzero(as_tuple=True)
         return j, self.tried[j, k]
 
@@ -98,10 +107,11 @@ class Judge:
             M.diagonal(dim1=-2, dim2=-1).add_((1.0 - rho) * self.D)
             L, info = torch.linalg.cholesky_ex(M)
             A = torch.linalg.solve_triangular(L, self.R.expand(len(L), n, P), upper=False)
-            c = A.square().mean(1).clamp_min(LEAST_VARIANCE)  # (S, P)
+            c = A.square().mean(1).clamp_min(LEAST_SQUARE)  # (S, P)
             log_det = L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
             value = -0.5 * n * c.log().sum(1) - P * log_det
-            found.append(Judged(value.where(info == 0, -math.inf), c.new_full((len(c),), rho), c))
+            value = value.where(info == 0, -math.inf).nan_to_num(-math.inf)
+            found.append(Judged(value, c.new_full((len(c),), rho), c))
         evidence, rhos, cs = (torch.stack(a, 1) for a in zip(*found, strict=True))
         best = torch.arange(len(K), device=K.device), evidence.argmax(1)
         return Judged(evidence[best], rhos[best], cs[best])
@@ -109,6 +119,25 @@ class Judge:
     def moved(self, r2: Tensor, j: Tensor, gain: Tensor) -> Tensor:
         """Return distances (S, N, N) where 1/ℓ² of a column has grown, for S trials."""
         return torch.addcmul(r2, self.along[j], gain[:, None, None])
+
+
+def differences(X: Tensor, n_scales: int) -> Tensor:
+    """Return squared differences along each column, (d, N, N), or all distances, (1, N, N)."""
+    if n_scales == 1:
+        return torch.cdist(X, X).square_()[None]
+    return (X.T[:, :, None] - X.T[:, None, :]).square_()
+
+
+def judges(X: Tensor) -> Tensor:
+    """Return the numbers of rows that judge: some that are spread, and the nearest to a few.
+
+    Where f varies as fast as rows are dense, only rows near each other tell of it.
+    """
+    spread = torch.linspace(0, len(X) - 1, min(SPREAD, len(X)), device=X.device).long()
+    G = X / X.std(0, correction=0).clamp_min(LEAST_DEVIATION)
+    centres = G[spread[:: max(1, len(spread) // CENTRES)][:CENTRES]]
+    near = torch.cdist(centres, G).topk(min(NEAR, len(X)), largest=False).indices
+    return torch.cat([spread, near.flatten()]).unique()
 
 
 @torch.no_grad()
@@ -119,8 +148,8 @@ def shorter(
 
     Parameters
     ----------
-    scales : Tensor of shape (d,)
-        Where a search has ended.
+    scales : Tensor of shape (d,) or ()
+        Where a search has ended; a single one is for all columns.
     X, R, precision : Tensor of shape (N, d), (N, P) and (N,)
         Rows, targets less their mean, and precisions of their noise, in any unit.
     profile : callable
@@ -128,19 +157,20 @@ def shorter(
     share : float
         What f has of the variance of y where the search has ended.
     """
-    judge, scales, found = Judge(X, R, precision, profile, share), scales.double().clone(), None
+    scales, found = scales.double().reshape(-1).clone(), None
+    judge = Judge(len(scales), X, R, precision, profile, share)
     r2 = judge.distances(scales)
     reached = float(judge.judged(r2[None]).evidence)
     while True:
         j, tried = judge.trials(scales)
-        gain = tried**-2 - scales[j] ** -2
-        parts = zip(j.split(AT_A_TIME), gain.split(AT_A_TIME), strict=True)
-        judged = [judge.judged(judge.moved(r2, *part)) for part in parts]
-        if not judged:
+        if not len(j):
             break
+        gain = tried**-2 - scales[j] ** -2
+        parts = zip(j.split(AT_ONCE), gain.split(AT_ONCE), strict=True)
+        judged = [judge.judged(judge.moved(r2, *part)) for part in parts]
         value, rho, c = (torch.cat(a) for a in zip(*judged, strict=True))
         b = int(value.argmax())
-        if float(value[b]) < reached + LEAST_GAIN:
+        if not float(value[b]) > reached + LEAST_NATS:
             break
         reached, r2 = float(value[b]), judge.moved(r2, j[[b]], gain[[b]])[0]
         scales[j[b]] = tried[b]

@@ -216,6 +216,32 @@ def test_noise_at_its_bound_is_a_problem_of_a_kernel_that_is_given():
     assert "normalize_y=True" in most.advice
 
 
+@pytest.mark.parametrize("constant", [ConstantKernel(), ConstantKernel(1.0, "fixed")])
+def test_a_variance_far_below_that_of_y_is_told_as_such(constant):
+    """The warning blamed the length-scales, and to standardise X changed nothing."""
+    r = np.random.default_rng(0)
+    X = r.uniform(-2.0, 2.0, (60, 2))
+    y = 1e6 * (np.sin(X[:, 0]) + X[:, 1] + 0.2 * r.normal(size=60))
+    kernel = constant * RBF() + WhiteKernel()
+    with pytest.warns(UserWarning, match="its variance is far smaller than that of y") as told:
+        GaussianProcessRegressor(kernel).fit(X, y)
+    assert "normalize_y=True" in str(told[0].message)
+    GaussianProcessRegressor(kernel, normalize_y=True).fit(X, y)  # as told
+
+
+def test_a_search_that_began_too_far_away_is_told_beside_its_bound():
+    """Only the bound was told, and larger bounds changed nothing."""
+    r = np.random.default_rng(1)
+    X = r.uniform(0.0, 60.0, (300, 1))
+    y = np.sin(2.0 * X[:, 0]) + 0.2 * r.normal(size=300)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        GaussianProcessRegressor(1.0 * RBF(30.0) + WhiteKernel()).fit(X, y)
+    texts = [str(each.message) for each in told]
+    for part in ("Increasing the bound", "Start from another length_scale"):
+        assert any(part in text for text in texts)
+
+
 @pytest.mark.slow
 def test_a_fit_without_noise_is_warned_of():
     """Of twenty rows and twelve scales, where a fifth of the variance is noise."""

@@ -48,6 +48,8 @@ from .row_findings import of_constant_outputs
 from .variational_plan import VariationalChoices
 
 SOME_ROWS = 200  # rows whose residual variance is checked
+ENOUGH_POINTS = 0.05  # of the residual variance that is too much: more points change nothing
+OTHER_SCALES = "Start from a kernel with shorter length-scales, or use NNGPRegressor."
 SOME_PRIORS = 100  # rows whose prior variances tell the factor of a kernel
 NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y
 
@@ -292,7 +294,10 @@ class VariationalRecipe(VariationalChoices):
                 basis = fitted.posterior.model.features.basis(X)
             noise = self.noise(fitted, data)
             is_complete = self.training.is_complete(fitted.history)
-            yield from of_residual(basis, some.weight, noise, advice, is_complete)
+            for found in of_residual(basis, some.weight, noise, advice, is_complete):
+                yield found
+                if found.value < ENOUGH_POINTS * found.limit:
+                    advice = OTHER_SCALES
         yield from error_findings(fitted, kernel, advice, is_trained)
 
     def noise(self, fitted: Fitted, data: Data) -> float | None:

@@ -175,7 +175,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         group, callbacks = run.table.group, None
         with agreed(group):
             if group.rank == 0 and getattr(self, "_skl_callbacks", None):
-                callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)
+                callbacks = FitCallbacks(self, given, run)
         watching = shown(type(self).__name__, self.verbose)
         if callbacks is not None:
             watching.append(callbacks)

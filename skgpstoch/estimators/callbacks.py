@@ -7,8 +7,11 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from sklearn.base import is_classifier
 
+from ..data.rows import Data
 from ..training.loop import Observer, Trainer
+from .validation import transformer_of
 
 if TYPE_CHECKING:
 
@@ -42,10 +45,14 @@ class FitTask:
         The data, as the user gave them.
     n_parts : int
         Maximum number of epochs, or of fits of other estimators.
+    of_rows : dict or None, default=None
+        Weights and exposures of rows, as `score` takes them.
     """
 
-    def __init__(self, estimator: Any, X: Any, y: Any, n_parts: int) -> None:
-        self.known = {"estimator": estimator, "X": X, "y": y}
+    def __init__(
+        self, estimator: Any, X: Any, y: Any, n_parts: int, of_rows: dict | None = None
+    ) -> None:
+        self.known = {"estimator": estimator, "X": X, "y": y, "metadata": of_rows}
         self.context = None
         if hasattr(estimator, "_init_callback_context"):
             self.context = estimator._init_callback_context(max_subtasks=n_parts)
@@ -57,11 +64,27 @@ class FitTask:
             self.context.call_on_fit_task_end(**self.known)
 
 
+def targets_given(estimator: Any, data: Data) -> np.ndarray:
+    """Return y as the user gave it: labels, and targets that are not transformed."""
+    if is_classifier(estimator):
+        return estimator.classes_[data.y[:, 0].astype(np.intp)]
+    transformer = transformer_of(estimator)
+    y = data.y if transformer is None else transformer.inverse_transform(data.y)
+    return y.reshape(-1, *estimator._y_shape)
+
+
+def of_rows_given(data: Data) -> dict[str, np.ndarray] | None:
+    """Return what `score` takes beside X and y, or None if nothing was given."""
+    parts = {"sample_weight": data.weight, "exposure": data.exposure}
+    return {name: a.reshape(-1) for name, a in parts.items() if a is not None} or None
+
+
 class FitCallbacks(FitTask, Observer):
     """A fit in epochs; its run has the plan, and the posterior at the present iterate."""
 
-    def __init__(self, estimator: Any, X: np.ndarray, y: np.ndarray, run: Any) -> None:
-        super().__init__(estimator, X, y, run.plan.max_iter)
+    def __init__(self, estimator: Any, data: Data, run: Any) -> None:
+        y, of_rows = targets_given(estimator, data), of_rows_given(data)
+        super().__init__(estimator, data.X, y, run.plan.max_iter, of_rows)
         self.run = run
         self.announced = 0
 

@@ -55,6 +55,8 @@ from skgpstoch import (
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
 )
 from skgpstoch.metrics import neg_log_predictive_density_scorer
 
@@ -1491,6 +1493,31 @@ def test_scoring_monitor(callbacks, quick_finite, sine, noise):
     assert scores[model.best_iter_ - 1] == pytest.approx(model.score(*sine), abs=0.05)
     plain = quick_finite(max_iter=4, noise=noise).fit(*sine)
     assert_array_equal(model.predict(GRID), plain.predict(GRID))
+
+
+def last_score(callbacks, model, scoring, *given, **of_rows):
+    monitor = callbacks.ScoringMonitor(scoring=scoring)
+    model.set_callbacks(monitor).fit(*given, **of_rows)
+    return [entry[scoring] for entry in monitor.get_logs().data if scoring in entry][-1]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_callbacks_get_labels_weights_and_targets_that_are_not_transformed(callbacks, sine):
+    """They got codes, no weights and transformed targets, so that scores were wrong in silence."""
+    X, y = sine
+    labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
+    few = {"solver": "natural", "max_iter": 5, "random_state": 0}
+    classes = SVGPClassifier(**few)
+    found = last_score(callbacks, classes, "accuracy", X, labels)
+    assert found == pytest.approx(classes.score(X, labels), abs=0.05)
+    of_log = SVGPRegressor(target_transform="log", **few)
+    found = last_score(callbacks, of_log, "r2", X, np.exp(y))
+    assert found == pytest.approx(of_log.score(X, np.exp(y)), abs=0.05)
+    weight = np.where(y > 0.0, 50.0, 1.0)
+    weighted = SVGPRegressor(n_inducing=2, **few)
+    found = last_score(callbacks, weighted, "r2", X, y, sample_weight=weight)
+    assert found == pytest.approx(weighted.score(X, y, sample_weight=weight), abs=0.05)
+    assert abs(found - weighted.score(X, y)) > 0.1
 
 
 @pytest.mark.slow

@@ -30,6 +30,10 @@ MISSED = "Start from another length_scale, or use AutoGaussianProcessRegressor."
 MISSED_BY_DEFAULT = "Give columns along which y varies smoothly, such as ranks; or raise max_time."
 MOST_TRIALS = 150.0
 APART_WITHOUT_NOISE = 1e-3  # difference of y, in deviations, that then contradicts
+OUTLIERS_OF_DEFAULT = (
+    "Look at these rows, and leave out those that are wrong. If y is skewed, compare "
+    "target_transform='log' or 'yeo-johnson'."
+)
 
 
 def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
@@ -54,7 +58,8 @@ def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
     std = 1.0 if data.y_std is None else predicted.std.numpy()[places]
     for each in of_tails(error / std, judged, True):
         if each.name == OUTLIERS and (each.value <= MANY_FAR or judged.has_outliers):
-            yield each
+            is_told = each.text and IS_JUDGED.get()
+            yield each._replace(advice=OUTLIERS_OF_DEFAULT) if is_told else each
 
 
 def of_contradictions(fitted: Fitted) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from ...models.features.inducing import InducingFeatures
 from ...models.sparse import SparseModel
 from ...objectives.all_rows import AllRowsObjective, ExactObjective
 from ...objectives.optimal_q import optimal_q
+from ..interrupts import was_interrupted
 from ..loop import train
 from ..optimizers import constant, make_optimizer
 from ..tables import InMemory
@@ -92,6 +93,8 @@ def search(
     """Maximise the evidence of rows, again from shorter length-scales where these are likelier."""
     learn(objective, problem, X, rows, *limits)
     for _ in range(MOST_SEARCHES):
+        if was_interrupted():
+            break
         before, state = objective.evaluate(X, rows), copy.deepcopy(objective.state_dict())
         if not shorten(objective, X, rows):
             break

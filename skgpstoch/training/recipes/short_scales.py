@@ -21,6 +21,7 @@ from ...kernels.distances import Profile
 from ...kernels.isotropic import as_isotropic
 
 TRIED = (1.0, 0.25, 0.06, 0.015)  # length-scales that are tried, in deviations of the column
+MOST_COLUMNS_TRIED, MANY_COLUMNS = 512, 64  # with more than many, only the longer ones are tried
 SPACING = 4.0  # in deviations, over the number of rows: what is closer is not tried
 FAR_SHORTER = 0.5  # of the present one, at most
 RHOS = (0.1, 0.6, 0.95)  # ρ: what f may have of the variance of y; the last one or more
@@ -39,11 +40,12 @@ class Shorter(NamedTuple):
 
 
 def free_scales(kernel: Kernel) -> nn.Parameter | None:
-    """Return log ℓ of c κ(r²/ℓ²), (d,) or (), if it is free; else None."""
+    """Return log ℓ of c κ(r²/ℓ²), (d,) or (), if it is free and not too long; else None."""
     free = dict(kernel.named_parameters())
     found = next((p for name, p in free.items() if name.endswith("log_length_scale")), None)
     is_usual = as_isotropic(kernel) is not None
-    return found if is_usual else None
+    is_short = found is not None and found.numel() <= MOST_COLUMNS_TRIED
+    return found if is_usual and is_short else None
 
 
 @torch.no_grad()
@@ -85,7 +87,8 @@ class Judge:
         self.D, self.profile = precision.mean() / precision, profile
         self.shares = (*RHOS[:-1], max(RHOS[-1], share))
         self.along, spread = differences(X, n_scales), X.std(0, correction=0)
-        short = [scale for scale in TRIED if scale >= min(TRIED[1], SPACING / n)]
+        least = TRIED[1] if n_scales > MANY_COLUMNS else min(TRIED[1], SPACING / n)
+        short = [scale for scale in TRIED if scale >= least]
         spread = spread if n_scales > 1 else spread.square().sum(0, keepdim=True).sqrt()
         self.tried = torch.outer(spread, X.new_tensor(short))  # (d, ·)
 

@@ -216,6 +216,17 @@ def test_noise_at_its_bound_is_a_problem_of_a_kernel_that_is_given():
     assert "normalize_y=True" in most.advice
 
 
+@pytest.mark.parametrize(("scale", "severity"), [(1e-6, "fine"), (0.1, "problem")])
+def test_errors_that_are_negligible_beside_y_have_no_heavy_tails(scale, severity):
+    """ADMM on a sine without noise was said to follow outliers."""
+    r = np.random.default_rng(0)
+    X, error = r.normal(size=(60, 2)), scale * r.normal(size=(60, 1))
+    error[:3] *= 50.0
+    Y = X[:, :1] + error
+    rows = error_findings.JudgedRows.of(np.arange(60), error, X, Y)
+    assert only(error_findings.of_tails(error, rows, True)).severity == severity
+
+
 @pytest.mark.parametrize("constant", [ConstantKernel(), ConstantKernel(1.0, "fixed")])
 def test_a_variance_far_below_that_of_y_is_told_as_such(constant):
     """The warning blamed the length-scales, and to standardise X changed nothing."""

@@ -523,7 +523,7 @@ def test_copies_of_a_row_are_in_one_fold(kind):
     for trained, held_out in splits:
         assert not set(twice[trained]) & set(twice[held_out])
         assert len(held_out) == 24
-    assert folds_of_units(5, X, y) == 5
+    assert [len(held_out) for _, held_out in folds_of_units(5, X, y).split(X)] == [12] * 5
 
 
 class NearestText(RegressorMixin, BaseEstimator):

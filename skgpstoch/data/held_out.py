@@ -252,6 +252,7 @@ def folds_of_units(cv: Any, X: Any, y: np.ndarray) -> Any:
         return KFold(int(cv), shuffle=True, random_state=0)
     _, place = units(Data(told_apart(X), y.reshape(len(y), -1).astype(np.float64)))
     _, first, unit = np.unique(place, return_index=True, return_inverse=True)
+    unit = np.argsort(np.argsort(first))[unit]  # in the order of the rows, whatever their type
     order = np.random.RandomState(0).permutation(len(first))
     return PredefinedSplit(order[unit] * int(cv) // max(len(first), int(cv)))
 

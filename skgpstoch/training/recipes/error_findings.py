@@ -59,6 +59,7 @@ N_BESIDE, FAR_APART = 5, 6.0
 three, noise would be outlying that is as wide as y in some regions."""
 ASKED_PAIRS = 200  # rows whose errors are compared with those at the nearest rows
 MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # least reported ratio; and Poisson standard errors
+SLIGHT = 1e-3  # error over the spread of y, which no one minds: y has no noise
 LEAST_FREE = 0.05  # least mean of 1 − h, below which it is rounding
 LARGE = 100.0  # counts that tell their rates well
 FEWEST_TO_DOUBT = 100  # rows; through fewer, a fit may go, and its intervals be right elsewhere
@@ -108,6 +109,7 @@ class JudgedRows(NamedTuple):
     Z: np.ndarray  # standardised, (n, d)
     beyond: np.ndarray  # whether errors are far larger than the spread of y, (n,)
     apart: np.ndarray  # whether y is even farther from that of the nearest rows, (n,)
+    slight: np.ndarray  # whether errors are negligible beside the spread of y, (n,)
 
     @classmethod
     def of(cls, rows: np.ndarray, error: np.ndarray, X: np.ndarray, Y: np.ndarray) -> JudgedRows:
@@ -116,7 +118,8 @@ class JudgedRows(NamedTuple):
         beside = y[nearest_of(np.arange(len(Z)), Z, min(N_BESIDE, len(Z) - 1))]  # (n, k, P)
         off = np.abs(y - np.median(beside, axis=1)) if beside.size else np.zeros(y.shape)
         beyond, apart = np.abs(error) > FAR_BEYOND * spread, off > FAR_APART * spread
-        return cls(Z, np.asarray(beyond.any(1)), np.asarray(apart.any(1)))
+        slight = np.abs(error) <= SLIGHT * spread
+        return cls(Z, *(np.asarray(a) for a in (beyond.any(1), apart.any(1), slight.all(1))))
 
     def are_followed(self, far: np.ndarray) -> bool:
         """Tell whether far rows are outliers and rows beside them, where f is as far off.
@@ -147,6 +150,7 @@ def of_tails(
     if z is not None:
         each = np.where(np.abs(z) < EXPECTED, np.minimum(each, FAR_OFF), each)
     size = np.max(each, axis=1)  # (n,)
+    size = np.where(judged.slight, np.minimum(size, FAR_OFF), size)
     far, few, is_sole = far_rows(size, judged.beyond)
     are_followed = judged.are_followed(far)
     is_one_enough = is_sole or are_followed

@@ -59,7 +59,7 @@ def set_scales(kernel: Kernel, new: Shorter) -> None:
     kernel.clamp_()
 
 
-class Judged(NamedTuple):
+class Trials(NamedTuple):
     """The evidence of trials, in nats, and their ρ, (S,) each, with c, (S, P)."""
 
     evidence: Tensor
@@ -102,7 +102,7 @@ class Judge:
         j, k = is_new.nonzero(as_tuple=True)
         return j, self.tried[j, k]
 
-    def judged(self, r2: Tensor) -> Judged:
+    def judged(self, r2: Tensor) -> Trials:
         """Judge trials with distances (S, N, N)."""
         K, (n, P), found = self.profile(r2)[0], self.R.shape, []
         for rho in self.shares:
@@ -114,10 +114,10 @@ class Judge:
             log_det = L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
             value = -0.5 * n * c.log().sum(1) - P * log_det
             value = value.where(info == 0, -math.inf).nan_to_num(-math.inf)
-            found.append(Judged(value, c.new_full((len(c),), rho), c))
+            found.append(Trials(value, c.new_full((len(c),), rho), c))
         evidence, rhos, cs = (torch.stack(a, 1) for a in zip(*found, strict=True))
         best = torch.arange(len(K), device=K.device), evidence.argmax(1)
-        return Judged(evidence[best], rhos[best], cs[best])
+        return Trials(evidence[best], rhos[best], cs[best])
 
     def moved(self, r2: Tensor, j: Tensor, gain: Tensor) -> Tensor:
         """Return distances (S, N, N) where 1/ℓ² of a column has grown, for S trials."""

@@ -10,7 +10,14 @@ from sklearn.metrics import log_loss, r2_score
 
 from skgpstoch import SolveGPRegressor, SVGPClassifier, SVGPRegressor
 from skgpstoch.kernels.distances import matern_3
-from skgpstoch.training.recipes.short_scales import CENTRES, NEAR, SPREAD, Judge, shorter
+from skgpstoch.training.recipes.short_scales import (
+    CENTRES,
+    NEAR,
+    SPREAD,
+    Judge,
+    distances,
+    shorter,
+)
 
 FAST = {
     "one": lambda X: np.sin(3.0 * X[:, 0]),
@@ -39,7 +46,7 @@ def judged(n=80, seed=0):
 def test_the_evidence_is_that_of_scikit_learn_at_the_best_scale():
     X, R, precision = judged()
     judge = Judge(3, X, R, precision, matern_3, 0.0)
-    evidence, rho, c = judge.judged(judge.distances(LONG)[None])
+    evidence, rho, c = judge.judged(distances(X / LONG)[None])
     shape = Matern(LONG.numpy(), nu=1.5)
     kernel = ConstantKernel(float(rho * c)) * shape + WhiteKernel(float((1.0 - rho) * c))
     model = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(X, R)

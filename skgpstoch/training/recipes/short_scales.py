@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from ...kernels import Kernel
 from ...kernels.distances import Profile
 from ...kernels.isotropic import as_isotropic
+from ..interrupts import was_interrupted
 
 TRIED = (1.0, 0.25, 0.06, 0.015)  # length-scales that are tried, in deviations of the column
-MOST_COLUMNS_TRIED, MANY_COLUMNS = 512, 64  # with more than many, only the longer ones are tried
+MOST_COLUMNS, MOST_OUTPUTS = 64, 8  # that are looked at
 SPACING = 4.0  # in deviations, over the number of rows: what is closer is not tried
 FAR_SHORTER = 0.5  # of the present one, at most
 RHOS = (0.1, 0.6, 0.95)  # ρ: what f may have of the variance of y; the last one or more
@@ -40,12 +41,10 @@ class Shorter(NamedTuple):
 
 
 def free_scales(kernel: Kernel) -> nn.Parameter | None:
-    """Return log ℓ of c κ(r²/ℓ²), (d,) or (), if it is free and not too long; else None."""
+    """Return log ℓ of c κ(r²/ℓ²), (d,) or (), if it is free; else None."""
     free = dict(kernel.named_parameters())
     found = next((p for name, p in free.items() if name.endswith("log_length_scale")), None)
-    is_usual = as_isotropic(kernel) is not None
-    is_short = found is not None and found.numel() <= MOST_COLUMNS_TRIED
-    return found if is_usual and is_short else None
+    return None if as_isotropic(kernel) is None else found
 
 
 @torch.no_grad()
@@ -86,30 +85,33 @@ class Judge:
         X, self.R, precision = (a[some].double() for a in (X, R, precision))
         self.D, self.profile = precision.mean() / precision, profile
         self.shares = (*RHOS[:-1], max(RHOS[-1], share))
-        self.along, spread = differences(X, n_scales), X.std(0, correction=0)
-        least = TRIED[1] if n_scales > MANY_COLUMNS else min(TRIED[1], SPACING / n)
-        short = [scale for scale in TRIED if scale >= least]
-        spread = spread if n_scales > 1 else spread.square().sum(0, keepdim=True).sqrt()
-        self.tried = torch.outer(spread, X.new_tensor(short))  # (d, ·)
-
-    def distances(self, scales: Tensor) -> Tensor:
-        """Return r², (N, N)."""
-        return torch.einsum("dnm,d->nm", self.along, scales**-2)
+        self.few_R = self.R[:, :: -(-self.R.shape[1] // MOST_OUTPUTS)]
+        self.X, spread = X, X.std(0, correction=0)
+        if n_scales == 1:
+            self.columns, spread = torch.zeros_like(some[:1]), spread.square().sum()[None].sqrt()
+            self.along = distances(X)[None]  # (1, N, N)
+        else:
+            self.columns = promising(X, self.few_R)
+            Z, spread = X[:, self.columns].T, spread[self.columns]
+            self.along = (Z[:, :, None] - Z[:, None, :]).square_()  # (m, N, N)
+        short = [scale for scale in TRIED if scale >= min(TRIED[1], SPACING / n)]
+        self.tried = torch.outer(spread, X.new_tensor(short))  # (m, ·)
 
     def trials(self, scales: Tensor) -> tuple[Tensor, Tensor]:
-        """Return columns and the shorter length-scales that are tried there, (S,) each."""
-        is_new = (self.tried > 0.0) & (self.tried < FAR_SHORTER * scales[:, None])
-        j, k = is_new.nonzero(as_tuple=True)
+        """Return which columns, and the shorter length-scales that are tried there, (S,) each."""
+        present = scales[self.columns][:, None]
+        j, k = ((self.tried > 0.0) & (self.tried < FAR_SHORTER * present)).nonzero(as_tuple=True)
         return j, self.tried[j, k]
 
-    def judged(self, r2: Tensor) -> Trials:
-        """Judge trials with distances (S, N, N)."""
-        K, (n, P), found = self.profile(r2)[0], self.R.shape, []
+    def judged(self, r2: Tensor, R: Tensor | None = None) -> Trials:
+        """Judge trials with distances (S, N, N), by few outputs or by R (N, P)."""
+        R = self.few_R if R is None else R
+        K, (n, P), found = self.profile(r2)[0], R.shape, []
         for rho in self.shares:
             M = rho * K
             M.diagonal(dim1=-2, dim2=-1).add_((1.0 - rho) * self.D)
             L, info = torch.linalg.cholesky_ex(M)
-            A = torch.linalg.solve_triangular(L, self.R.expand(len(L), n, P), upper=False)
+            A = torch.linalg.solve_triangular(L, R.expand(len(L), n, P), upper=False)
             c = A.square().mean(1).clamp_min(LEAST_SQUARE)  # (S, P)
             log_det = L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
             value = -0.5 * n * c.log().sum(1) - P * log_det
@@ -124,11 +126,18 @@ class Judge:
         return torch.addcmul(r2, self.along[j], gain[:, None, None])
 
 
-def differences(X: Tensor, n_scales: int) -> Tensor:
-    """Return squared differences along each column, (d, N, N), or all distances, (1, N, N)."""
-    if n_scales == 1:
-        return torch.cdist(X, X).square_()[None]
-    return (X.T[:, :, None] - X.T[:, None, :]).square_()
+def distances(X: Tensor) -> Tensor:
+    """Return squared distances, (N, N), accurate for rows that are close."""
+    return torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist").square_()
+
+
+def promising(X: Tensor, R: Tensor) -> Tensor:
+    """Return the numbers of all columns, or of those along which neighbours are most alike."""
+    if X.shape[1] <= MOST_COLUMNS:
+        return torch.arange(X.shape[1], device=X.device)
+    steps = R[X.argsort(0)].diff(dim=0)  # (N − 1, d, P)
+    alike = steps.square().sum((0, 2)).topk(MOST_COLUMNS, largest=False)
+    return alike.indices.sort().values
 
 
 def judges(X: Tensor) -> Tensor:
@@ -160,22 +169,23 @@ def shorter(
     share : float
         What f has of the variance of y where the search has ended.
     """
-    scales, found = scales.double().reshape(-1).clone(), None
+    scales, is_found = scales.double().reshape(-1).clone(), False
     judge = Judge(len(scales), X, R, precision, profile, share)
-    r2 = judge.distances(scales)
+    r2 = distances(judge.X / scales)
     reached = float(judge.judged(r2[None]).evidence)
     while True:
         j, tried = judge.trials(scales)
         if not len(j):
             break
-        gain = tried**-2 - scales[j] ** -2
+        gain = tried**-2 - scales[judge.columns[j]] ** -2
         parts = zip(j.split(AT_ONCE), gain.split(AT_ONCE), strict=True)
-        judged = [judge.judged(judge.moved(r2, *part)) for part in parts]
-        value, rho, c = (torch.cat(a) for a in zip(*judged, strict=True))
+        value = torch.cat([judge.judged(judge.moved(r2, *part)).evidence for part in parts])
         b = int(value.argmax())
-        if not float(value[b]) > reached + LEAST_NATS:
+        if was_interrupted() or not float(value[b]) > reached + LEAST_NATS:
             break
-        reached, r2 = float(value[b]), judge.moved(r2, j[[b]], gain[[b]])[0]
-        scales[j[b]] = tried[b]
-        found = Shorter(scales.clone(), rho[b] * c[b], (1.0 - rho[b]) * c[b])
-    return found
+        reached, r2, is_found = float(value[b]), judge.moved(r2, j[[b]], gain[[b]])[0], True
+        scales[judge.columns[j[b]]] = tried[b]
+    if not is_found:
+        return None
+    _, rho, c = judge.judged(r2[None], judge.R)
+    return Shorter(scales, rho[0] * c[0], (1.0 - rho[0]) * c[0])

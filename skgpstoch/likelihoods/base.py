@@ -247,8 +247,8 @@ class Likelihood(Module):
             raise ValueError(f"exposure must be None with {self!r}, because only counts have one.")
         if noise is not None:
             raise ValueError(
-                f"y_std must be None with {self!r}, because known errors can only be "
-                "added to Gaussian noise."
+                f"y_std must be None with {type(self).__name__}, because known errors can only be "
+                "added to Gaussian noise. If y is real, set likelihood='gaussian'."
             )
         return self
 

@@ -39,7 +39,8 @@ def ensemble_size(asked: int | str, n_rows: int, has_networks: bool, of_classes:
     K = auto if asked == "auto" else int(asked)
     if K > 1 and not has_networks:
         raise ValueError(
-            f"n_estimators={K} needs networks: set hidden_layer_sizes, and feature_map=None."
+            f"n_estimators={K} needs networks: set hidden_layer_sizes, with kernel=None and "
+            "feature_map=None."
         )
     if K > 1 and n_rows < 2 * K:
         raise ValueError(f"n_estimators={K} needs at least {2 * K} rows, got {n_rows}.")

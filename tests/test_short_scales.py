@@ -9,6 +9,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteK
 from sklearn.metrics import log_loss, r2_score
 
 from skgpstoch import SolveGPRegressor, SVGPClassifier, SVGPRegressor
+from skgpstoch.kernels import from_sklearn
 from skgpstoch.kernels.distances import matern_3
 from skgpstoch.training.recipes.short_scales import (
     CENTRES,
@@ -16,6 +17,7 @@ from skgpstoch.training.recipes.short_scales import (
     SPREAD,
     Judge,
     distances,
+    shortened,
     shorter,
 )
 
@@ -26,6 +28,7 @@ FAST = {
     "product": lambda X: np.sin(3.0 * X[:, 0]) * X[:, 1],
     "steps": lambda X: np.floor(2.0 * X[:, 0]) % 2.0,
 }
+ANY = torch.zeros(3, dtype=torch.float64)
 LONG = torch.full((3,), 5.0, dtype=torch.float64)
 
 
@@ -45,7 +48,7 @@ def judged(n=80, seed=0):
 
 def test_the_evidence_is_that_of_scikit_learn_at_the_best_scale():
     X, R, precision = judged()
-    judge = Judge(3, X, R, precision, matern_3, 0.0)
+    judge = Judge(ANY, X, R, precision, matern_3, 0.0)
     evidence, rho, c = judge.judged(distances(X / LONG)[None])
     shape = Matern(LONG.numpy(), nu=1.5)
     kernel = ConstantKernel(float(rho * c)) * shape + WhiteKernel(float((1.0 - rho) * c))
@@ -60,7 +63,7 @@ def test_the_evidence_is_that_of_scikit_learn_at_the_best_scale():
 
 
 def test_only_the_input_that_varies_fast_gets_a_shorter_length_scale():
-    new = shorter(LONG, *judged(), matern_3, 0.5)
+    new = shortened(Judge(ANY, *judged(), matern_3, 0.5), LONG)
     assert new.scales[0] < 0.5
     assert_allclose(new.scales[1:], LONG[1:])
 
@@ -70,15 +73,18 @@ def test_noise_and_a_plane_keep_long_length_scales(seed):
     r = np.random.default_rng(seed)
     X, precision = torch.from_numpy(r.normal(size=(150, 20))), torch.ones(150)
     scales, noise = torch.full((20,), 5.0), torch.from_numpy(r.normal(size=(150, 1)))
-    assert shorter(scales, X, noise, precision, matern_3, 0.0) is None
+    judge = Judge(torch.zeros(20), X, noise, precision, matern_3, 0.0)
+    assert shortened(judge, scales) is None
     plane = X[:, :4].sum(1, keepdim=True) + 0.1 * noise
-    assert shorter(scales, X, plane - plane.mean(), precision, matern_3, 0.9) is None
+    judge = Judge(torch.zeros(20), X, plane - plane.mean(), precision, matern_3, 0.9)
+    assert shortened(judge, scales) is None
 
 
 def test_a_single_length_scale_gets_shorter():
     X, _, precision = judged()
     both = torch.sin(4.0 * X[:, :1]) + torch.cos(4.0 * X[:, 1:2])
-    new = shorter(LONG[0], X[:, :2], both - both.mean(), precision, matern_3, 0.5)
+    judge = Judge(ANY[:1], X[:, :2], both - both.mean(), precision, matern_3, 0.5)
+    new = shortened(judge, LONG[:1])
     assert new.scales.shape == (1,)
     assert new.scales < 0.5
 
@@ -97,13 +103,26 @@ def test_rows_with_little_precision_count_for_little():
     X, R, precision = judged()
     wild = torch.where(torch.arange(len(R))[:, None] % 4 == 0, 30.0 * R.flip(0), R)
     precision[::4] = 1e-4
-    assert shorter(LONG, X, wild, torch.ones_like(precision), matern_3, 0.5) is None
-    assert shorter(LONG, X, wild, precision, matern_3, 0.5).scales[0] < 0.5
+    blind = Judge(ANY, X, wild, torch.ones_like(precision), matern_3, 0.5)
+    assert shortened(blind, LONG) is None
+    assert shortened(Judge(ANY, X, wild, precision, matern_3, 0.5), LONG).scales[0] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("bounds", "least"), [((1e-5, 1e5), 0.1), ((2.0, 10.0), 2.0), ("fixed", 5.0)]
+)
+def test_length_scales_stay_within_their_bounds(bounds, least):
+    X, R, precision = judged()
+    kernel = from_sklearn(ConstantKernel() * Matern(LONG.numpy(), bounds, nu=1.5))
+    new = shorter(kernel, X, R, precision)
+    assert (new is None) == (least >= 2.0)
+    if new is not None:
+        assert least <= new.scales[0] < 0.5
 
 
 def test_many_rows_cost_what_few_do():
     X, R, precision = judged(2000)
-    assert len(Judge(3, X, R, precision, matern_3, 0.0).R) <= SPREAD + CENTRES * NEAR
+    assert len(Judge(ANY, X, R, precision, matern_3, 0.0).R) <= SPREAD + CENTRES * NEAR
 
 
 @pytest.mark.parametrize(

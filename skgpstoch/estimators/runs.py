@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -49,6 +49,7 @@ from ..training.interrupts import was_interrupted
 from ..training.loop import Observer, Trainer, train
 from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
+from ..training.recipes.exact_start import search_again
 from ..training.recipes.plan import Plan, Start, within_sample
 from ..training.recipes.recipe import Problem, Recipe
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds, threads_as
@@ -389,6 +390,9 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
     """
     others = restarts(run) if run.plan.n_restarts else []
     history = train_first(run)
+    if run.plan.seeks_shorter:
+        X, rows, objective = run.problem.X, run.problem.rows, cast(Any, run.objective)
+        search_again(objective, run.problem, X, rows, run.plan.max_iter, run.plan.tol)
     if not others:
         return run, history
     best = Trained(run, history, loss_of(run))

@@ -24,7 +24,6 @@ from torch import Tensor
 from ... import kernels
 from ...data.deadline import Deadline, has_passed
 from ...data.rows import Rows
-from ...kernels.isotropic import as_isotropic
 from ...kernels.sets import nearness, within
 from ...likelihoods.real import Gaussian
 from ...maths.nearest import Nearest
@@ -35,7 +34,7 @@ from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
 from ...training.recipes.findings import LEAST_CORRELATION
 from ...training.recipes.plan import epochs
-from ...training.recipes.short_scales import free_scales, set_scales, shorter
+from ...training.recipes.short_scales import set_scales, shorter
 from ...training.starts import log_bounds, smoother
 from ...training.tables import InMemory
 from .climb import Climb
@@ -129,16 +128,13 @@ def with_shorter_scales(
 
     It is None if there are none, or if the kernel is none of distances, or y is not real.
     """
-    shape, likelihood = as_isotropic(objective.kernel), objective.likelihood
-    log_scale = free_scales(objective.kernel)
-    if shape is None or log_scale is None or not isinstance(likelihood, Gaussian):
+    likelihood = objective.likelihood
+    if not isinstance(likelihood, Gaussian):
         return None
     with torch.no_grad():
-        noise = likelihood.noise_variance
-        D, y = seen.means(torch.arange(len(X), device=X.device), noise)
+        D, y = seen.means(torch.arange(len(X), device=X.device), likelihood.noise_variance)
         precision = 1.0 / D.mean(1).clamp_min(TINIEST)
-        share = float(shape.variance / (shape.variance + noise.mean()))
-        new = shorter(shape.length_scale, X, y - objective.mean, precision, shape.profile, share)
+        new = shorter(objective.kernel, X, y - objective.mean, precision)
         if new is None:
             return None
         kernel = copy.deepcopy(objective.kernel)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ...data.rows import Rows
 from ...kernels import Kernel
-from ...kernels.isotropic import as_isotropic
 from ...likelihoods.real import Gaussian
+from ...maths.linalg import NotPositiveDefiniteError
 from ...models.features.inducing import InducingFeatures
 from ...models.sparse import SparseModel
 from ...objectives.all_rows import AllRowsObjective, ExactObjective
@@ -72,34 +72,37 @@ def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -
     else:
         objective = AllRowsObjective(model, n, noise_bounds=bounds, X=X, rows=rows)
         limits = SITES_EPOCHS, AUTO_TOL
-    search(objective, problem, X, rows, limits)
+    learn(objective, problem, X, rows, *limits)
+    search_again(objective, problem, X, rows, *limits)
     if plan.only_short_scales and not only_short(model, before):
         return problem.start
-    if plan.all_rows:
-        return Start(ModelAlone(model), is_new=True)
     builder.place(model.features, problem)
     if isinstance(objective, ExactObjective):
         raise_noise(objective, problem.X, problem.rows)
     return Start(ModelAlone(model), is_new=True)
 
 
-def search(
+def search_again(
     objective: ExactObjective | AllRowsObjective,
     problem: Problem,
     X: Tensor,
     rows: Rows,
-    limits: tuple[int, float],
+    max_iter: int,
+    tol: float,
 ) -> None:
-    """Maximise the evidence of rows, again from shorter length-scales where these are likelier."""
-    learn(objective, problem, X, rows, *limits)
+    """Maximise the evidence of rows again from shorter length-scales, while that is likelier."""
     for _ in range(MOST_SEARCHES):
         if was_interrupted():
             break
         before, state = objective.evaluate(X, rows), copy.deepcopy(objective.state_dict())
         if not shorten(objective, X, rows):
             break
-        learn(objective, problem, X, rows, *limits)
-        if not objective.evaluate(X, rows) < before:
+        try:
+            learn(objective, problem, X, rows, max_iter, tol)
+            has_gained = objective.evaluate(X, rows) < before
+        except NotPositiveDefiniteError:
+            has_gained = False
+        if not has_gained:
             objective.load_state_dict(state)
             break
 
@@ -128,8 +131,6 @@ def shorten(objective: ExactObjective | AllRowsObjective, X: Tensor, rows: Rows)
     """
     model = objective.model
     kernel = kernel_of(model)
-    if (found := as_isotropic(kernel)) is None or free_scales(kernel) is None:
-        return False
     if isinstance(objective, ExactObjective):
         target = rows.y
         precision = 1.0 / cast(Gaussian, model.likelihood.of(rows)).noise_variance.expand_as(target)
@@ -137,10 +138,7 @@ def shorten(objective: ExactObjective | AllRowsObjective, X: Tensor, rows: Rows)
     else:
         precision = objective.precision.clamp_min(LEAST_PRECISION * objective.precision.max())
         target = objective.cross / precision
-    precision = precision.mean(1)
-    share = float(found.variance / (found.variance + 1.0 / precision.mean()))
-    of_rows = X, target - model.mean.value, precision
-    new = shorter(found.length_scale, *of_rows, found.profile, share)
+    new = shorter(kernel, X, target - model.mean.value, precision.mean(1))
     if new is None:
         return False
     set_scales(kernel, new)

@@ -86,6 +86,7 @@ class Plan:
     window_rows: float = 0.0  # least number of rows that running statistics average over
     all_rows: str = ""  # if all rows are points: "exact" evidence, or "sites" of each row
     start_rows: int = 0  # rows whose exact evidence is maximised first; 0 for none
+    seeks_shorter: bool = False  # whether shorter length-scales are sought after training
     only_short_scales: bool = False  # the start takes only the far shorter length-scales from them
 
 

@@ -26,7 +26,7 @@ MOST_COLUMNS, MOST_OUTPUTS = 64, 8  # that are looked at
 SPACING = 4.0  # in deviations, over the number of rows: what is closer is not tried
 FAR_SHORTER = 0.5  # of the present one, at most
 RHOS = (0.1, 0.6, 0.95)  # ρ: what f may have of the variance of y; the last one or more
-LEAST_NATS = 5.0  # nats, by which rows must be likelier: chance gives the best of 60 up to 4
+LEAST_NATS = 5.0  # by which rows must be likelier: chance gives the best of 60 up to 4
 SPREAD, CENTRES, NEAR, AT_ONCE = 120, 4, 20, 16  # rows that judge; trials at once
 MOST_SEARCHES = 4  # from shorter length-scales, one after another
 LEAST_SQUARE, LEAST_DEVIATION = 1e-12, 1e-30  # of a target, of a column
@@ -43,8 +43,15 @@ class Shorter(NamedTuple):
 def free_scales(kernel: Kernel) -> nn.Parameter | None:
     """Return log ℓ of c κ(r²/ℓ²), (d,) or (), if it is free; else None."""
     free = dict(kernel.named_parameters())
-    found = next((p for name, p in free.items() if name.endswith("log_length_scale")), None)
+    names = [n for n, p in free.items() if n.endswith("log_length_scale") and p.requires_grad]
+    found = free[names[0]] if names else None
     return None if as_isotropic(kernel) is None else found
+
+
+def bounds_of(kernel: Kernel, log_scale: Tensor) -> Tensor:
+    """Return the bounds of log ℓ, (d, 2) or (1, 2)."""
+    names = [name for name, p in kernel.named_parameters() if p is log_scale]
+    return kernel.get_buffer(f"{names[0]}_bounds").to(log_scale)
 
 
 @torch.no_grad()
@@ -69,12 +76,21 @@ class Trials(NamedTuple):
 class Judge:
     """The few rows that judge: distances along each column, targets and noise.
 
-    Arguments are those of :func:`shorter`, and the number of length-scales.
+    Parameters
+    ----------
+    least : Tensor of shape (d,) or (1,)
+        Lower bounds of the length-scales, which may be one for all columns.
+    X, R, precision
+        As for :func:`shorter`.
+    profile : callable
+        Maps r² to correlations, and their slope.
+    share : float
+        What f has of the variance of y where the search has ended.
     """
 
     def __init__(
         self,
-        n_scales: int,
+        least: Tensor,
         X: Tensor,
         R: Tensor,
         precision: Tensor,
@@ -87,7 +103,7 @@ class Judge:
         self.shares = (*RHOS[:-1], max(RHOS[-1], share))
         self.few_R = self.R[:, :: -(-self.R.shape[1] // MOST_OUTPUTS)]
         self.X, spread = X, X.std(0, correction=0)
-        if n_scales == 1:
+        if len(least) == 1:
             self.columns, spread = torch.zeros_like(some[:1]), spread.square().sum()[None].sqrt()
             self.along = distances(X)[None]  # (1, N, N)
         else:
@@ -95,7 +111,8 @@ class Judge:
             Z, spread = X[:, self.columns].T, spread[self.columns]
             self.along = (Z[:, :, None] - Z[:, None, :]).square_()  # (m, N, N)
         short = [scale for scale in TRIED if scale >= min(TRIED[1], SPACING / n)]
-        self.tried = torch.outer(spread, X.new_tensor(short))  # (m, ·)
+        tried = torch.outer(spread, X.new_tensor(short))  # (m, ·)
+        self.tried = tried.where(tried >= least[self.columns][:, None], 0.0)
 
     def trials(self, scales: Tensor) -> tuple[Tensor, Tensor]:
         """Return which columns, and the shorter length-scales that are tried there, (S,) each."""
@@ -153,24 +170,30 @@ def judges(X: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def shorter(
-    scales: Tensor, X: Tensor, R: Tensor, precision: Tensor, profile: Profile, share: float
-) -> Shorter | None:
+def shorter(kernel: Kernel, X: Tensor, R: Tensor, precision: Tensor) -> Shorter | None:
     """Return length-scales of which some are shorter, if these make rows likelier; else None.
+
+    It is None, too, if the kernel is not c κ(r²/ℓ²), or if ℓ is fixed.
 
     Parameters
     ----------
-    scales : Tensor of shape (d,) or ()
-        Where a search has ended; a single one is for all columns.
+    kernel : Kernel
+        The kernel where a search has ended, with the bounds of its length-scales.
     X, R, precision : Tensor of shape (N, d), (N, P) and (N,)
         Rows, targets less their mean, and precisions of their noise, in any unit.
-    profile : callable
-        Maps r² to correlations, and their slope.
-    share : float
-        What f has of the variance of y where the search has ended.
     """
-    scales, is_found = scales.double().reshape(-1).clone(), False
-    judge = Judge(len(scales), X, R, precision, profile, share)
+    usual, log_scale = as_isotropic(kernel), free_scales(kernel)
+    if usual is None or log_scale is None:
+        return None
+    share = usual.variance / (usual.variance + 1.0 / precision.mean())
+    least = bounds_of(kernel, log_scale)[:, 0].exp()
+    judge = Judge(least, X, R, precision, usual.profile, float(share))
+    return shortened(judge, usual.length_scale.reshape(-1))
+
+
+def shortened(judge: Judge, scales: Tensor) -> Shorter | None:
+    """Return length-scales of which some are shorter than these, (d,) or (1,), or None."""
+    scales, is_found = scales.double().clone(), False
     r2 = distances(judge.X / scales)
     reached = float(judge.judged(r2[None]).evidence)
     while True:
@@ -181,7 +204,8 @@ def shorter(
         parts = zip(j.split(AT_ONCE), gain.split(AT_ONCE), strict=True)
         value = torch.cat([judge.judged(judge.moved(r2, *part)).evidence for part in parts])
         b = int(value.argmax())
-        if was_interrupted() or not float(value[b]) > reached + LEAST_NATS:
+        least = max(LEAST_NATS, 1.0 + math.log(len(j)))
+        if was_interrupted() or not float(value[b]) > reached + least:
             break
         reached, r2, is_found = float(value[b]), judge.moved(r2, j[[b]], gain[[b]])[0], True
         scales[judge.columns[j[b]]] = tried[b]

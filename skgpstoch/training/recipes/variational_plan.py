@@ -218,7 +218,7 @@ class VariationalChoices(Recipe):
         is_free = chosen and not self.n_restarts and self.training.max_iter == "auto"
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
-                return replace(plan, all_rows="exact", start_rows=n_trained if is_free else 0)
+                return replace(plan, all_rows="exact", seeks_shorter=is_free)
             return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
         has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
@@ -228,8 +228,7 @@ class VariationalChoices(Recipe):
         # With a smaller β, the bound of all rows overfits.
         bounds = self.beta == 1.0 and self.loss.bounds_evidence and not self.n_restarts
         if all_rows:
-            start_rows = n_trained if bounds and is_free else 0
-            return replace(plan, all_rows="sites", start_rows=start_rows)
+            return replace(plan, all_rows="sites", seeks_shorter=bounds and is_free)
         are_many = plan.n_inducing + plan.n_orthogonal >= FEW_SITES
         if not bounds or (are_many and not is_free):
             return plan

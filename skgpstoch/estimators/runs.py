@@ -49,7 +49,7 @@ from ..training.interrupts import was_interrupted
 from ..training.loop import Observer, Trainer, train
 from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
-from ..training.recipes.exact_start import search_again
+from ..training.recipes.exact_start import learn, search_again
 from ..training.recipes.plan import Plan, Start, within_sample
 from ..training.recipes.recipe import Problem, Recipe
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds, threads_as
@@ -391,8 +391,9 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
     others = restarts(run) if run.plan.n_restarts else []
     history = train_first(run)
     if run.plan.seeks_shorter:
-        X, rows, objective = run.problem.X, run.problem.rows, cast(Any, run.objective)
-        search_again(objective, run.problem, X, rows, run.plan.max_iter, run.plan.tol)
+        given = cast(Any, run.objective), run.problem, run.problem.X, run.problem.rows
+        search = functools.partial(learn, *given, run.plan.max_iter, run.plan.tol)
+        search_again(search, given[0], *given[2:])
     if not others:
         return run, history
     best = Trained(run, history, loss_of(run))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -72,8 +74,9 @@ def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -
     else:
         objective = AllRowsObjective(model, n, noise_bounds=bounds, X=X, rows=rows)
         limits = SITES_EPOCHS, AUTO_TOL
-    learn(objective, problem, X, rows, *limits)
-    search_again(objective, problem, X, rows, *limits)
+    search = partial(learn, objective, problem, X, rows, *limits)
+    search()
+    search_again(search, objective, X, rows)
     if plan.only_short_scales and not only_short(model, before):
         return problem.start
     builder.place(model.features, problem)
@@ -83,14 +86,9 @@ def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -
 
 
 def search_again(
-    objective: ExactObjective | AllRowsObjective,
-    problem: Problem,
-    X: Tensor,
-    rows: Rows,
-    max_iter: int,
-    tol: float,
+    search: Callable[[], None], objective: ExactObjective | AllRowsObjective, X: Tensor, rows: Rows
 ) -> None:
-    """Maximise the evidence of rows again from shorter length-scales, while that is likelier."""
+    """Repeat a search of the evidence of rows from shorter length-scales, while that gains."""
     for _ in range(MOST_SEARCHES):
         if was_interrupted():
             break
@@ -98,7 +96,7 @@ def search_again(
         if not shorten(objective, X, rows):
             break
         try:
-            learn(objective, problem, X, rows, max_iter, tol)
+            search()
             has_gained = objective.evaluate(X, rows) < before
         except NotPositiveDefiniteError:
             has_gained = False

@@ -300,8 +300,8 @@ def of_sight(
     if given is not None:
         before = neighbour_and_variation(split_noise(given)[0], some)
     advice = ONE_UNIT if is_isotropic(kernel, X.shape[1]) else STANDARDISE
-    if given is not None and is_too_small(given, some, least):
-        yield of_small_variance(variation / least, kernel, unit)
+    if variation < least and given is not None and is_too_small(given, some, least):
+        yield of_small_variance(variation / unit, kernel, unit)
         return
     yield of_variation(variation / least, before[1] / least, kernel, advice)
     if stride(X) == 1 and len(some) >= FEW_TO_COMPARE:
@@ -314,15 +314,16 @@ def is_too_small(given: sk.Kernel, some: np.ndarray, least: float) -> bool:
 
 
 def of_small_variance(share: float, kernel: sk.Kernel, unit: float) -> Finding:
-    """Return whether a search that began with a tiny variance of f has ended with one."""
-    found = Finding(VARIATION, "kernel", LEAST_VARIATION * share, LEAST_VARIATION)
-    if share >= 1.0:
-        return found
-    return found._replace(
-        severity="problem",
-        text=f"With the kernel {kernel}, f is almost constant over the rows, because its variance "
-        f"is far smaller than that of y, whose deviation is {unit:.3g}.",
-        advice="Set normalize_y=True, or let the kernel's ConstantKernel and its bounds start near "
+    """Return that f varies by a tiny share of y, as where the search began."""
+    return Finding(
+        VARIATION,
+        "kernel",
+        share,
+        LEAST_VARIATION,
+        "problem",
+        f"With the kernel {kernel}, f is almost constant over the rows, because its variance is "
+        f"far smaller than that of y, whose deviation is {unit:.3g}.",
+        "Set normalize_y=True, or let the kernel's ConstantKernel and its bounds start near "
         f"{unit**2:.1g}.",
     )
 

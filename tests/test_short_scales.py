@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 from sklearn.metrics import log_loss, r2_score
@@ -152,8 +153,25 @@ def test_they_are_found_by_a_given_kernel():
     assert r2_score(y_new, model.predict(X_new)) > 0.8
 
 
+@pytest.mark.parametrize("name", ["one", pytest.param("two", marks=pytest.mark.slow)])
+def test_they_are_found_in_minibatches(name):
+    """R² was 0 after all of the training, too, of 5,000 rows."""
+    X, y, X_new, y_new = rows(name, n=2200)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model = SVGPRegressor(max_iter=3, n_inducing=100, random_state=0).fit(X, y)
+    assert r2_score(y_new, model.predict(X_new)) > 0.8
+
+
+def test_a_kernel_that_explains_noise_as_f_does_not_count_it_twice():
+    """With a fixed variance of 1, exact evidence of noise is highest where f is white."""
+    r = np.random.default_rng(0)
+    X, y = r.normal(size=(1000, 5)), r.normal(size=1000)
+    model = SVGPRegressor(RBF(), n_inducing=100, random_state=0).fit(X, y)
+    assert model.noise_variance_ < 1.2 * y.var()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [200, 600])
+@pytest.mark.parametrize("n", [200, 600, 1200])
 def test_classes_are_found(n):
     """The log loss of 600 rows was that of the shares, .69."""
     r = np.random.default_rng(2)

@@ -8,6 +8,7 @@ all these rows as points; from the default start, few points may end at a consta
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from ...likelihoods.real import Gaussian
 from ...maths.linalg import NotPositiveDefiniteError
 from ...models.features.inducing import InducingFeatures
 from ...models.sparse import SparseModel
-from ...objectives.all_rows import AllRowsObjective, ExactObjective
+from ...objectives.all_rows import AllRowsObjective, ExactObjective, gram_of
 from ...objectives.optimal_q import optimal_q
 from ..interrupts import was_interrupted
 from ..loop import train
@@ -32,7 +33,7 @@ from ..tables import InMemory
 from .feature_builder import FeatureBuilder
 from .plan import Start
 from .recipe import Problem
-from .short_scales import FAR_SHORTER, MOST_SEARCHES, free_scales, set_scales, shorter
+from .short_scales import MOST_SEARCHES, free_scales, set_scales, shorter
 
 LBFGS_TOL = 1e-6  # go on if ten iterations gain at least so many nats per row
 AUTO_TOL = 1e-3  # the same if solver="auto" chose L-BFGS and the points are trained as well
@@ -40,6 +41,8 @@ AUTO_GAIN = 0.1  # nats of all rows together: a smaller gain is never worth ten 
 LBFGS_EPOCHS = 20
 SITES_EPOCHS = 3  # of the bound in place of the evidence, whose evaluations take iterations
 LEAST_PRECISION = 1e-6  # of a site, over the largest
+MOST_LONGER = 4.0  # factor by which a length-scale of few rows may exceed the usual one
+WHITE = 0.1  # mean correlation of f at a row and at the most similar one; below, f is as noise
 RAISE, MOST_RAISES = 4.0, 20  # factor by which the noise is raised, and how often at most
 
 
@@ -60,29 +63,73 @@ class ModelAlone(NamedTuple):
 
 def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> Start | None:
     """Move a model to where some rows, all as points, are most likely, and its points with it."""
-    plan = problem.plan
-    X, rows = problem.X[: plan.start_rows], problem.rows[: plan.start_rows]
-    bounds, n = builder.kernel.noise_bounds, rows.n_effective
-    log_scale = free_scales(kernel_of(model))
-    if plan.only_short_scales and log_scale is None:
-        return problem.start
-    before = copy.deepcopy(model.state_dict())
-    objective: ExactObjective | AllRowsObjective
-    if isinstance(model.likelihood, Gaussian):
-        objective = ExactObjective(model, n, noise_bounds=bounds)
-        limits = LBFGS_EPOCHS, auto_tol(n, trains_points=False)
-    else:
-        objective = AllRowsObjective(model, n, noise_bounds=bounds, X=X, rows=rows)
-        limits = SITES_EPOCHS, AUTO_TOL
-    search = partial(learn, objective, problem, X, rows, *limits)
-    search()
-    search_again(search, objective, X, rows)
-    if plan.only_short_scales and not only_short(model, before):
+    bounds = builder.kernel.noise_bounds
+    if problem.plan.only_scales:
+        took = take_scales(model, problem, bounds)
+        return Start(ModelAlone(model), is_new=True) if took else problem.start
+    objective = search_rows(model, problem, bounds)
+    if is_white(model, problem):
         return problem.start
     builder.place(model.features, problem)
     if isinstance(objective, ExactObjective):
         raise_noise(objective, problem.X, problem.rows)
     return Start(ModelAlone(model), is_new=True)
+
+
+def search_rows(
+    model: SparseModel, problem: Problem, noise_bounds: tuple[float, float]
+) -> ExactObjective | AllRowsObjective:
+    """Move a model to where some rows, all as points, are most likely."""
+    n = problem.plan.start_rows
+    X, rows = problem.X[:n].double(), problem.rows[:n].to(torch.float64)
+    objective: ExactObjective | AllRowsObjective
+    if isinstance(model.likelihood, Gaussian):
+        objective = ExactObjective(model, rows.n_effective, noise_bounds=noise_bounds)
+        limits = LBFGS_EPOCHS, auto_tol(rows.n_effective, trains_points=False)
+    else:
+        objective = AllRowsObjective(
+            model, rows.n_effective, noise_bounds=noise_bounds, X=X, rows=rows
+        )
+        limits = SITES_EPOCHS, AUTO_TOL
+    search = partial(learn, objective, problem, X, rows, *limits)
+    search()
+    search_again(search, objective, X, rows)
+    return objective
+
+
+def take_scales(model: SparseModel, problem: Problem, noise_bounds: tuple[float, float]) -> bool:
+    """Take the length-scales that are likeliest for some rows, if they are free.
+
+    Those of inputs that do not seem to matter grow by no more than `MOST_LONGER`, so that all rows
+    can show that they do.
+
+    *Measured* on 5,000 rows of kin40k and pol: NLPD .126 and −.648, without this .138 and −.649; if
+    points are chosen anew for these length-scales .208 and −.574, with the noise of few rows .307.
+    """
+    log_scale = free_scales(kernel_of(model))
+    if log_scale is None:
+        return False
+    found = copy.deepcopy(model).double()
+    start = likeliest = log_scale.detach().double()
+    with contextlib.suppress(NotPositiveDefiniteError):
+        search_rows(found, problem, noise_bounds)
+        if not is_white(found, problem):
+            likeliest = cast(nn.Parameter, free_scales(kernel_of(found))).detach()
+    problem.table.group.broadcast_(likeliest)  # an interrupt may have reached one rank alone
+    log_scale.data.copy_(likeliest.minimum(start + math.log(MOST_LONGER)))
+    return True
+
+
+@torch.no_grad()
+def is_white(model: SparseModel, problem: Problem) -> bool:
+    """Tell whether f tells as little of neighbouring rows as noise would.
+
+    So it is if a kernel of fixed variance explains noise. The residual of points then counts twice.
+    """
+    K = gram_of(model, problem.X[: problem.plan.start_rows].double())
+    scale = K.diagonal().sqrt()
+    R = (K / torch.outer(scale, scale)).abs_().fill_diagonal_(0.0)
+    return float(R.amax(1).nanmean()) < WHITE
 
 
 def search_again(
@@ -108,17 +155,6 @@ def search_again(
 def kernel_of(model: SparseModel) -> Kernel:
     """Return the kernel of f."""
     return cast(InducingFeatures, model.features).covariances.kernel
-
-
-@torch.no_grad()
-def only_short(model: SparseModel, before: dict[str, Tensor]) -> bool:
-    """Move a model back, except length-scales that are far shorter now; tell whether any are."""
-    log_scale = cast(nn.Parameter, free_scales(kernel_of(model)))
-    found = log_scale.clone()
-    model.load_state_dict(before)
-    is_short = found < log_scale + math.log(FAR_SHORTER)
-    log_scale.copy_(torch.where(is_short, found, log_scale))
-    return bool(is_short.any())
 
 
 @torch.no_grad()

@@ -87,7 +87,7 @@ class Plan:
     all_rows: str = ""  # if all rows are points: "exact" evidence, or "sites" of each row
     start_rows: int = 0  # rows whose exact evidence is maximised first; 0 for none
     seeks_shorter: bool = False  # whether shorter length-scales are sought after training
-    only_short_scales: bool = False  # the start takes only the far shorter length-scales from them
+    only_scales: bool = False  # whether the start takes no more than length-scales from them
 
 
 def within_sample(plan: Plan, n_sample: int) -> Plan:

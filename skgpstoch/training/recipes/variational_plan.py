@@ -197,9 +197,10 @@ class VariationalChoices(Recipe):
             beta=self.beta,
             n_restarts=self.n_restarts if is_lbfgs else 0,
         )
-        if not is_lbfgs or holds_out or start is not None:
+        if holds_out or start is not None:
             return plan
-        return self.for_few_rows(plan, points, n_trained)
+        of_size = self.for_few_rows if is_lbfgs else self.for_many_rows
+        return of_size(plan, points, n_trained)
 
     def sums_rows(self, plan: Plan) -> bool:
         return plan.solver != "lbfgs"
@@ -233,7 +234,17 @@ class VariationalChoices(Recipe):
         if not bounds or (are_many and not is_free):
             return plan
         start_rows = min(SITES_OPTIMUM_ROWS, n_trained)
-        return replace(plan, start_rows=start_rows, only_short_scales=are_many)
+        return replace(plan, start_rows=start_rows, only_scales=are_many)
+
+    def for_many_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
+        """Return a plan whose minibatches start from the length-scales of some rows."""
+        if self.solver != "auto" or not points.has_gram:
+            return plan
+        bounds = self.beta == 1.0 and self.loss.bounds_evidence and not self.scales_noise
+        if not (bounds and (self.has_gaussian_noise or self.has_safe_sites)):
+            return plan
+        n = OPTIMUM_ROWS if self.has_gaussian_noise else SITES_OPTIMUM_ROWS
+        return replace(plan, start_rows=min(n, n_trained), only_scales=True)
 
     def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
         """Return the solver, "lbfgs" for few rows."""

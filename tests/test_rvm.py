@@ -341,6 +341,15 @@ def test_errors_of_rows_that_are_all_relevant_tell_nothing():
     assert "problem" not in of_tails
 
 
+def test_a_third_of_the_rows_is_too_many_for_intervals():
+    """90 % intervals held .66 to .82 of new rows, in silence."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-3, 3, (40, 1))
+    y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=40)
+    with pytest.warns(UserWarning, match="12 of 40 rows are relevance vectors"):
+        QSRVMRegressor(sk.RBF(0.2, "fixed"), n_subset=0, random_state=0).fit(X, y)
+
+
 def test_latent_functions_start_small_and_others_as_large_as_the_kernel_says(sinc):
     """A row that no other one sees says nothing of the size of its function."""
     X = torch.tensor(sinc[0])

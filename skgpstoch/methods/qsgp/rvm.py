@@ -52,7 +52,10 @@ from .stochastic_rvm import INFINITE, StochasticRelevance
 
 RELEVANCE_SWEEPS = 500  # at most, of "auto"
 TIED = 1e-9
-HALF = 0.5  # of the rows, beyond which relevant ones are too many for intervals
+MOST_RELEVANT_SHARE = 0.5  # of the rows, beyond which relevant ones are too many for intervals
+MOST_WITH_NOISE = 0.25
+"""The same where noise is learned. *Measured* on 30 to 240 rows of eleven tables: with at most so
+many of the rows, 90 % intervals hold .83 on average; with up to half .64, and with more .11."""
 STOCHASTIC_BLOCK = 256  # basis functions of a step of AdaGrad, of "auto"
 STOCHASTIC_ROWS = 1024  # of such a step, of "auto", and of the control variate
 STOCHASTIC_STEPS = 10_000
@@ -95,14 +98,16 @@ class RelevanceRecipe(BasisRecipe):
         is_auto = self.training.max_iter == "auto"
         sweeps = Finding("sweeps", "max_iter", n_iter, most, category=ConvergenceWarning)
         share = R / n
-        relevant = Finding(RELEVANT, "X", share, HALF, category=ConvergenceWarning)
+        is_noisy = isinstance(self.likelihood, Gaussian)
+        limit = MOST_WITH_NOISE if is_noisy else MOST_RELEVANT_SHARE
+        relevant = Finding(RELEVANT, "X", share, limit, category=ConvergenceWarning)
         if is_auto and n_iter == most and self.n_swept(math.ceil(n)) == n:
             sweeps = sweeps._replace(
                 severity="problem",
                 text=f"The set of relevance vectors did not converge in {n_iter} sweeps.",
                 advice="Raise max_iter.",
             )
-        elif is_auto and share > HALF:
+        elif is_auto and share > limit:
             relevant = relevant._replace(
                 severity="problem",
                 text=f"{R} of {n:g} rows are relevance vectors, so there are too few rows for "

@@ -129,7 +129,10 @@ def test_a_weight_counts_as_so_many_rows(fitted):
         assert (start is None) == (weight > 1.0)
 
 
-@pytest.mark.parametrize("n_classes", [(2, 3), (3, 4), (4, 3), (3, 2)])
+@pytest.mark.parametrize(
+    "n_classes",
+    [(2, 3), (4, 3), *(pytest.param(n, marks=pytest.mark.slow) for n in [(3, 4), (3, 2)])],
+)
 def test_other_numbers_of_classes_are_refused(n_classes):
     """A fit to three classes was asked for the probability of the fourth."""
     X, y = question()

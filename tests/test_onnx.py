@@ -241,6 +241,12 @@ def test_regressors(name):
     assert_same_numbers(model.fit(X, y))
 
 
+@pytest.mark.parametrize("name", ["networks", "Fourier features"])
+def test_a_fit_that_a_stream_has_gone_on_from(name):
+    model = clone(REGRESSORS[name]).set_params(random_state=0).fit(X, y)
+    assert_same_numbers(model.partial_fit(X[:20] + 0.1, y[:20]))
+
+
 ACTIVATIONS_OF = {
     "identity": (1,),
     "relu": (8, 1),

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from torch import nn
 
 from ..models.features import basis_functions, fourier, network, orthogonal, sums
-from ..models.features.base import FeatureMap
+from ..models.features.base import FeatureMap, JoinedFeatures
 from ..models.features.inducing import Covariances, InducingFeatures
 from .graph import MOST_IN_GRAPH, CannotExport, Value
 from .kernels import covariance, number
@@ -126,6 +126,12 @@ def finite(features: FeatureMap, members: Value) -> FeatureValues:
     K = features.n_members
     parts = [members.columns([k], axis=0).squeeze(0) for k in range(K)]
     phi = members.graph.concat(parts, 1) * (features.amplitude / math.sqrt(K))
+    return FeatureValues(phi, phi.square().sum(1))
+
+
+@basis.register
+def _(features: JoinedFeatures, X: Value) -> FeatureValues:
+    phi = basis(features.features, X).phi * features.amplitude
     return FeatureValues(phi, phi.square().sum(1))
 
 

@@ -401,6 +401,14 @@ def plan_of(cls, params, n_rows, **options):
     return model._recipe().plan(Sizes(n_rows, n_rows, 3), **options)
 
 
+def test_few_rows_are_not_searched_where_that_takes_long():
+    plan = SVGPRegressor()._recipe().plan
+    assert [plan(Sizes(2001, 2001, d)).start_rows for d in (64, 65)] == [512, 0]
+    classifier = SVGPClassifier()
+    classifier.classes_ = np.arange(3)
+    assert classifier._recipe().plan(Sizes(1001, 1001, 3)).start_rows == 0
+
+
 @pytest.mark.parametrize(
     ("cls", "params", "n_rows", "expected"), PLANS, ids=lambda v: getattr(v, "__name__", None)
 )

@@ -170,6 +170,18 @@ def test_a_kernel_that_explains_noise_as_f_does_not_count_it_twice():
     assert model.noise_variance_ < 1.2 * y.var()
 
 
+@pytest.mark.parametrize("kernel", [None, RBF(0.5) + RBF(2.0)])
+def test_points_are_those_of_the_parameter(kernel):
+    """Random rows, which stand in where points are placed after such a start, were left."""
+    X, y, *_ = rows("one", n=1200, d=2)
+    model = SVGPRegressor(
+        kernel, inducing_points="conditional_variance", learn_inducing_points=False
+    ).set_params(n_inducing=9, batch_size=200, max_iter=1, random_state=0)
+    points = model.fit(X, y).inducing_points_
+    between = np.linalg.norm(points[:, None] - points, axis=2) + 9.0 * np.eye(9)
+    assert between.min() > 1.0  # of random rows, .1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [200, 600, 1200])
 def test_classes_are_found(n):

@@ -134,7 +134,7 @@ def refuse_number(y: np.ndarray) -> None:
         )
 
 
-def given_labels(y: Any) -> Any:
+def given_labels(y: Any, name: str = "y") -> Any:
     """Return labels as scikit-learn can check them.
 
     Raises
@@ -144,19 +144,21 @@ def given_labels(y: Any) -> Any:
         NA cannot be compared. Also if rows have different lengths, columns the same name, or labels
         are complex numbers.
     """
-    y = readable(y, "y")
-    refuse_same_names(y, "y")
-    refuse_ragged(y, "y")
+    y = readable(y, name)
+    refuse_same_names(y, name)
+    refuse_ragged(y, name)
     refuse_number(a := np.asarray(y))
     if a.dtype.kind == "c":
-        refuse_times(a, "y")
+        refuse_times(a, name)
     if a.dtype.kind == "T":  # StringDType, which scikit-learn cannot check
         y = a = a.astype(object)
     if a.ndim and a.dtype.kind in "OU":
         labels = np.asarray(y, dtype=object).ravel().tolist()
         n = sum(is_missing(label) for label in labels)
         if n:
-            raise ValueError(f"y has no label (None, NaN) in {n} of {len(labels)} rows. Drop them.")
+            raise ValueError(
+                f"{name} has no label (None, NaN) in {n} of {len(labels)} rows. Drop them."
+            )
     return y
 
 

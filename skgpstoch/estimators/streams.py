@@ -232,7 +232,9 @@ def all_classes(estimator: BaseGP, classes: Any) -> np.ndarray | None:
     """
     if classes is None:
         return None
-    classes = np.unique(given_labels(classes))
+    if np.ndim(classes) == 0:  # a set, a number or a name
+        raise ValueError(f"classes must list at least two labels, got {classes!r}.")
+    classes = np.unique(given_labels(classes, "classes"))
     if len(classes) < 2:
         raise ValueError(f"classes must list at least two labels, got {classes.tolist()}.")
     if hasattr(estimator, "posterior_") and not np.array_equal(classes, estimator.classes_):

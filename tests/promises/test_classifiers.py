@@ -541,8 +541,11 @@ def test_classes_of_a_stream(quick_classifier, two_classes):
     with pytest.raises(ValueError, match=r"y has the class .*'down'"):
         model.partial_fit(X, y, classes=["up", "left"])
     assert not hasattr(model, "classes_")
-    with pytest.raises(ValueError, match="classes must list at least two labels"):
-        model.partial_fit(X[:20], np.full(20, "up"), classes=["up"])
+    for wrong in (["up"], {"up", "down"}, 2, "up"):
+        with pytest.raises(ValueError, match="classes must list at least two labels"):
+            model.partial_fit(X[:20], np.full(20, "up"), classes=wrong)
+    with pytest.raises(ValueError, match="classes has no label"):
+        model.partial_fit(X[:20], np.full(20, "up"), classes=["up", None])
     assert set(vars(model)) == set(vars(clone(model)))
     model.partial_fit(X, y)
     assert_array_equal(model.classes_, ["down", "up"])

@@ -321,7 +321,8 @@ class InducingPoints(InducingBuilder):
         most = prior_variance_limit(likelihood, rows)
         kernel = make_kernel(self.kernel.expression, network, X, rows, most)
         # If points are placed again after the kernel is learned, any rows do until then.
-        are_placed = problem.plan.start_rows and isinstance(self.points, str)
+        plan = problem.plan
+        are_placed = plan.start_rows and not plan.only_scales and isinstance(self.points, str)
         chooser = replace(self, points="random") if are_placed else self
         points, unit = chooser.points_of_rows(problem, kernel, network, fitted), input_unit(X, rows)
         kind = self.is_decoupled, network, self.sets

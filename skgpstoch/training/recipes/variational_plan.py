@@ -26,6 +26,7 @@ from .feature_builder import USUAL_BATCH, FeatureBuilder, FeatureSizes
 from .kernel_choice import check_no_noise
 from .plan import Folds, Plan, Sizes, Start, Training, epochs
 from .recipe import Recipe
+from .short_scales import MOST_COLUMNS
 
 COLLAPSED_ROWS = 2000  # most rows for which "auto" is L-BFGS if training starts at an exact optimum
 SITES_ROWS = 1000  # the same for likelihoods whose optimal q(w) takes iterations
@@ -199,8 +200,9 @@ class VariationalChoices(Recipe):
         )
         if holds_out or start is not None:
             return plan
-        of_size = self.for_few_rows if is_lbfgs else self.for_many_rows
-        return of_size(plan, points, n_trained)
+        if is_lbfgs:
+            return self.for_few_rows(plan, points, n_trained)
+        return self.for_many_rows(plan, points, n_trained, sizes.n_features)
 
     def sums_rows(self, plan: Plan) -> bool:
         return plan.solver != "lbfgs"
@@ -236,9 +238,16 @@ class VariationalChoices(Recipe):
         start_rows = min(SITES_OPTIMUM_ROWS, n_trained)
         return replace(plan, start_rows=start_rows, only_scales=are_many)
 
-    def for_many_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
-        """Return a plan whose minibatches start from the length-scales of some rows."""
-        if self.solver != "auto" or not points.has_gram:
+    def for_many_rows(
+        self, plan: Plan, points: FeatureSizes, n_trained: int, n_features: int
+    ) -> Plan:
+        """Return a plan whose minibatches start from the length-scales of some rows.
+
+        Not of many columns or of several classes, where the search of few rows takes long.
+        """
+        if self.solver != "auto" or not points.has_gram or n_features > MOST_COLUMNS:
+            return plan
+        if self.likelihood.n_latents(1) > 1:
             return plan
         bounds = self.beta == 1.0 and self.loss.bounds_evidence and not self.scales_noise
         if not (bounds and (self.has_gaussian_noise or self.has_safe_sites)):

@@ -3,7 +3,8 @@
 An evaluation of the exact evidence costs as much as one of the bound, but it has no inducing
 points, so the hyper-parameters reach their optimum in a tenth of the evaluations. The points are
 then placed to suit the kernel. Likelihoods other than the Gaussian have a bound in its place, with
-all these rows as points; from the default start, few points may end at a constant f.
+all these rows as points; from the default start, few points may end at a constant f. Minibatches,
+and L-BFGS with many points and such a likelihood, take only the length-scales from there.
 """
 
 from __future__ import annotations
@@ -83,9 +84,7 @@ def search_rows(
     """Move a model to where some rows, all as points, are most likely."""
     n, P = problem.plan.start_rows, len(model.mean.value)
     if problem.plan.only_scales and isinstance(model.likelihood, Gaussian):
-        n = math.ceil(
-            n * P ** (-1.0 / 3.0)
-        )  # the time does not depend on how many outputs there are
+        n = math.ceil(n * P ** (-1.0 / 3.0))  # so many outputs take no more time than one
     X, rows = problem.X[:n].double(), problem.rows[:n].to(torch.float64)
     objective: ExactObjective | AllRowsObjective
     if isinstance(model.likelihood, Gaussian):

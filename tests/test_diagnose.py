@@ -481,6 +481,7 @@ def test_gain_of_a_shift_is_that_of_its_best_factor():
 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "auto"])
+@slow_cases("lbfgs")
 def test_a_constant_where_near_rows_are_of_like_classes_is_told(solver):
     """With few points in 64 columns the bound is best at no f at all, and nothing said so."""
     rng = np.random.default_rng(10)

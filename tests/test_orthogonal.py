@@ -229,6 +229,7 @@ def test_few_points_do_not_lose_an_input(n):
 
 
 @pytest.mark.parametrize(("posterior", "n_columns"), [("odvgp", 500), ("solve", 4000)])
+@slow_cases("solve")
 def test_points_of_two_kinds_learn_from_wide_tables(posterior, n_columns):
     """The first step from the usual start led to a constant, in silence."""
     rng = np.random.default_rng(0)

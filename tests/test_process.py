@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.optimize import approx_fprime
@@ -767,6 +768,7 @@ def test_so_do_draws_of_few_rows():
 
 
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
+@slow_cases("Regressor")
 def test_rows_in_two_far_groups(cls):
     """In units of the deviation they were at two places: R² was .4, and shares of labels .7."""
     rng = np.random.default_rng(0)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import few_rows
+from families import slow_cases
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -40,6 +41,7 @@ def told(model, first, others):
 
 
 @pytest.mark.parametrize("is_constant", [False, True])
+@slow_cases("True")
 def test_deviations_that_a_constant_has_left_behind_are_told(is_constant):
     """They were 1e-8, for good, and no call said so."""
     rng = np.random.default_rng(1)
@@ -88,6 +90,7 @@ def test_rows_a_little_beyond_the_points_are_not_told(monkeypatch):
 
 
 @pytest.mark.parametrize("width", [0.1, 2.0])
+@slow_cases("2.0")
 def test_length_scales_of_a_small_range_are_told(width):
     """90 % intervals held a third of all later rows."""
     rng = np.random.default_rng(104)

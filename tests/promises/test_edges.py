@@ -654,6 +654,7 @@ def test_chunks_have_exposures_or_have_none():
 
 
 @pytest.mark.parametrize("first", [True, False])
+@slow_cases("False")
 def test_appended_chunks_have_exposures_if_the_first_had(first):
     """Counts of long exposures, appended to counts without, made means 4.8 times too large."""
     rng = np.random.default_rng(0)
@@ -889,6 +890,7 @@ def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
 @pytest.mark.parametrize(
     "model", [GaussianProcessRegressor(optimizer=None), SVGPRegressor(max_iter=1)], ids=str
 )
+@slow_cases("^Gaussian")
 def test_joint_predictions_without_memory_name_the_cure(model):
     """No machine has 128 TB; torch and NumPy spoke of their allocators."""
     X = np.linspace(0.0, 1.0, 8)[:, None]

@@ -61,8 +61,8 @@ def test_rows_beyond_all_inducing_points_are_told(Model, width):
     assert any("are beyond all inducing points" in text for text in said) == (width < 1.0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_narrow", [False, True])
+@slow_cases("False")
 def test_one_class_or_no_event_that_came_first_is_told(is_narrow):
     """Log losses stayed at 1.9 nats, and rates at a thousandth."""
     rng = np.random.default_rng(1)

@@ -391,9 +391,7 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
     others = restarts(run) if run.plan.n_restarts else []
     history = train_first(run)
     if run.plan.seeks_shorter:
-        given = cast(Any, run.objective), run.problem, run.problem.X, run.problem.rows
-        search = functools.partial(learn, *given, run.plan.max_iter, run.plan.tol)
-        search_again(search, given[0], *given[2:])
+        seek_shorter(run)
     if not others:
         return run, history
     best = Trained(run, history, loss_of(run))
@@ -405,6 +403,14 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
             if trained.history.status == "interrupted" or was_interrupted():
                 break
     return best.run._replace(problem=run.problem, checkpoint=run.checkpoint), best.history
+
+
+def seek_shorter(run: Run) -> None:
+    """Train a run again from shorter length-scales, while all its rows are likelier with them."""
+    objective, problem, plan = cast(Any, run.objective), run.problem, run.plan
+    X, rows = problem.X, problem.rows
+    search = functools.partial(learn, objective, problem, X, rows, plan.max_iter, plan.tol)
+    search_again(search, objective, X, rows)
 
 
 def restarts(run: Run) -> list[Run]:

@@ -62,20 +62,24 @@ class ModelAlone(NamedTuple):
     model: SparseModel
 
 
-def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> Start | None:
-    """Move a model to where some rows, all as points, are most likely, and its points with it."""
-    bounds = builder.kernel.noise_bounds
+def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> Start:
+    """Start a fit from a model that is moved to where some rows, all as points, are most likely."""
     if problem.plan.only_scales:
-        took = take_scales(model, problem, bounds)
-        return Start(ModelAlone(model), is_new=True) if took else problem.start
+        take_scales(model, problem, builder.kernel.noise_bounds)
+    else:
+        take_all(model, problem, builder)
+    return Start(ModelAlone(model), is_new=True)
+
+
+def take_all(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> None:
+    """Move a model there, unless f is white there, and place its points to suit the kernel."""
     before = copy.deepcopy(model.state_dict())
-    objective = search_rows(model, problem, bounds)
+    objective = search_rows(model, problem, builder.kernel.noise_bounds)
     if is_white(model, problem):
         model.load_state_dict(before)
     builder.place(model.features, problem)
     if isinstance(objective, ExactObjective):
         raise_noise(objective, problem.X, problem.rows)
-    return Start(ModelAlone(model), is_new=True)
 
 
 def search_rows(
@@ -101,7 +105,7 @@ def search_rows(
     return objective
 
 
-def take_scales(model: SparseModel, problem: Problem, noise_bounds: tuple[float, float]) -> bool:
+def take_scales(model: SparseModel, problem: Problem, noise_bounds: tuple[float, float]) -> None:
     """Take the length-scales that are likeliest for some rows, if they are free.
 
     Those of inputs that do not seem to matter grow by no more than `MOST_LONGER`, so that all rows
@@ -112,7 +116,7 @@ def take_scales(model: SparseModel, problem: Problem, noise_bounds: tuple[float,
     """
     log_scale = free_scales(kernel_of(model))
     if log_scale is None:
-        return False
+        return
     found = copy.deepcopy(model).double()
     start = likeliest = log_scale.detach().double()
     with contextlib.suppress(NotPositiveDefiniteError):
@@ -121,7 +125,6 @@ def take_scales(model: SparseModel, problem: Problem, noise_bounds: tuple[float,
             likeliest = cast(nn.Parameter, free_scales(kernel_of(found))).detach()
     problem.table.group.broadcast_(likeliest)  # an interrupt may have reached one rank alone
     log_scale.data.copy_(likeliest.minimum(start + math.log(MOST_LONGER)))
-    return True
 
 
 @torch.no_grad()

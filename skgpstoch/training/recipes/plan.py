@@ -85,7 +85,7 @@ class Plan:
     n_restarts: int = 0  # additional runs from other hyper-parameters; the best run is kept
     window_rows: float = 0.0  # least number of rows that running statistics average over
     all_rows: str = ""  # if all rows are points: "exact" evidence, or "sites" of each row
-    start_rows: int = 0  # rows whose exact evidence is maximised first; 0 for none
+    start_rows: int = 0  # rows whose evidence, or its bound, is maximised first; 0 for none
     seeks_shorter: bool = False  # whether shorter length-scales are sought after training
     only_scales: bool = False  # whether the start takes no more than length-scales from them
 

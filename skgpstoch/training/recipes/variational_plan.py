@@ -249,11 +249,12 @@ class VariationalChoices(Recipe):
             return plan
         if self.likelihood.n_latents(1) > 1:
             return plan
+        if self.bounds_gaussian_evidence:
+            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained), only_scales=True)
         bounds = self.beta == 1.0 and self.loss.bounds_evidence and not self.scales_noise
-        if not (bounds and (self.has_gaussian_noise or self.has_safe_sites)):
+        if not (bounds and self.has_safe_sites):
             return plan
-        n = OPTIMUM_ROWS if self.has_gaussian_noise else SITES_OPTIMUM_ROWS
-        return replace(plan, start_rows=min(n, n_trained), only_scales=True)
+        return replace(plan, start_rows=min(SITES_OPTIMUM_ROWS, n_trained), only_scales=True)
 
     def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
         """Return the solver, "lbfgs" for few rows."""

@@ -346,7 +346,7 @@ FEW = {"all_rows": "", "start_rows": 0, "seeks_shorter": False}
 MANY = {**FEW, "start_rows": 512, "only_scales": True}
 PLANS = [  # class, parameters, rows, what the plan says
     (SVGPRegressor, {}, 20, {"n_inducing": 20, "all_rows": "exact", "seeks_shorter": True}),
-    (SVGPRegressor, {"max_iter": 9}, 20, {**FEW, "all_rows": "exact"}),
+    (SVGPRegressor, {"max_iter": 9}, 20, {"all_rows": "exact", "seeks_shorter": True}),
     (SVGPRegressor, {"n_restarts": 1}, 20, {**FEW, "all_rows": "exact"}),
     (SVGPRegressor, {}, 512, {"n_inducing": 512, "all_rows": "exact", "seeks_shorter": True}),
     (SVGPRegressor, {}, 513, {**FEW, "n_inducing": 256, "start_rows": 512}),
@@ -374,7 +374,7 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SolveGPRegressor, {}, 2001, {**MANY, "n_inducing": 512, "solver": "collapsed"}),
     (SVGPClassifier, {}, 256, {"n_inducing": 256, "all_rows": "sites", "seeks_shorter": True}),
     (SVGPClassifier, {}, 257, {"n_inducing": 128, "start_rows": 256, "only_scales": True}),
-    (SVGPClassifier, {"max_iter": 9}, 257, FEW),
+    (SVGPClassifier, {"max_iter": 9}, 257, {"start_rows": 256, "only_scales": True}),
     (SVGPClassifier, {"n_inducing": 99}, 257, {**MANY, "start_rows": 256, "only_scales": False}),
     (SVGPClassifier, {"n_inducing": 20, "n_restarts": 1}, 60, FEW),
     (SVGPRegressor, {"n_inducing": 20, "likelihood": "laplace", "noise": "input"}, 60, FEW),

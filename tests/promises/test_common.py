@@ -86,13 +86,12 @@ at_bounds = pytest.mark.filterwarnings(
 )
 
 # Of a handful of rows, noise to some of these checks, relevance vector machines say that they have
-# kept all rows, that the precisions still move, or that they describe classes no better than shares
-# of classes do; others say that targets have two values, or that four points are too few: that is
-# so, and no check is about it.
+# kept all or too many rows, or that the precisions still move; others say that targets have two
+# values, or that four points are too few: that is so, and no check is about it.
 too_few_rows = pytest.mark.filterwarnings(
     "ignore:Errors have heavy tails",  # of a stair, which is y of some checks
     "ignore:.* rows are relevance vectors, so",
-    "ignore:.* relevance vectors describe classes of",
+    "ignore:.* relevance vectors tell a class of",
     "ignore:The set of relevance vectors did not converge",
     "ignore:y has two values, 1 and 2",
     "ignore:The points leave a variance",

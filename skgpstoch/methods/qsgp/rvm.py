@@ -14,14 +14,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.special import gammaln
-from scipy.stats import entropy
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from ...data.arrays import Scaling
-from ...data.equal_rows import n_distinct
 from ...data.findings import Finding
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
@@ -40,10 +37,8 @@ from ...objectives.relevance import (
 )
 from ...training.optimizers import one_cycle
 from ...training.recipes.basis import BasisRecipe, KernelFunctions
-from ...training.recipes.error_findings import judged_rows
-from ...training.recipes.findings import RELEVANT, UNTRAINED
+from ...training.recipes.findings import RELEVANT
 from ...training.recipes.fitted import Fitted
-from ...training.recipes.fitted_errors import marginals_at
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.plan import Plan, Sizes, Start, Training
 from ...training.recipes.recipe import Problem
@@ -51,11 +46,10 @@ from .parameters import BasisParameters, BasisRegressionParameters
 from .stochastic_rvm import INFINITE, StochasticRelevance
 
 RELEVANCE_SWEEPS = 500  # at most, of "auto"
-TIED = 1e-9
-MOST_RELEVANT_SHARE = 0.5  # of the rows, beyond which relevant ones are too many for intervals
-MOST_WITH_NOISE = 0.25
-"""The same where noise is learned. *Measured* on 30 to 240 rows of eleven tables: with at most so
-many of the rows, 90 % intervals hold .83 on average; with up to half .64, and with more .11."""
+MOST_RELEVANT_SHARE = 0.25
+"""Of the rows, beyond which relevant ones are too many. *Measured* on 30 to 240 rows of eleven
+tables: with at most so many, 90 % intervals hold .83 on average; with up to half .64, and with more
+.11. TODO"""
 STOCHASTIC_BLOCK = 256  # basis functions of a step of AdaGrad, of "auto"
 STOCHASTIC_ROWS = 1024  # of such a step, of "auto", and of the control variate
 STOCHASTIC_STEPS = 10_000
@@ -93,30 +87,17 @@ class RelevanceRecipe(BasisRecipe):
         return "Give a kernel with smaller length-scales, or a larger n_subset to learn them from."
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
-        R, n = fitted.posterior.model.basis.n_components, fitted.posterior.n_rows
-        n_iter, most = fitted.history.n_iter, fitted.plan.max_iter
+        n, n_iter, most = fitted.posterior.n_rows, fitted.history.n_iter, fitted.plan.max_iter
         is_auto = self.training.max_iter == "auto"
         sweeps = Finding("sweeps", "max_iter", n_iter, most, category=ConvergenceWarning)
-        share = R / n
-        is_noisy = isinstance(self.likelihood, Gaussian)
-        limit = MOST_WITH_NOISE if is_noisy else MOST_RELEVANT_SHARE
-        relevant = Finding(RELEVANT, "X", share, limit, category=ConvergenceWarning)
         if is_auto and n_iter == most and self.n_swept(math.ceil(n)) == n:
             sweeps = sweeps._replace(
                 severity="problem",
                 text=f"The set of relevance vectors did not converge in {n_iter} sweeps.",
                 advice="Raise max_iter.",
             )
-        elif is_auto and share > limit:
-            relevant = relevant._replace(
-                severity="problem",
-                text=f"{R} of {n:g} rows are relevance vectors, so there are too few rows for "
-                "this kernel. Do not trust the intervals.",
-                advice="Use QSGPRegressor or QSGPClassifier, which need fewer rows, or give a "
-                "kernel with larger length-scales.",
-            )
-        yield from (sweeps, relevant)
-        yield from of_description(fitted, self.is_trained(fitted))
+        yield sweeps
+        yield of_relevance(fitted, is_told=self.is_trained(fitted) and sweeps.severity == "fine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,39 +138,38 @@ class StochasticRelevanceRecipe(RelevanceRecipe):
         yield from others  # steps that follow noise have no end of their own
 
 
-def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
-    """Yield whether classes are described better than by their shares, if vectors are counted.
+def of_relevance(fitted: Fitted, is_told: bool) -> Finding:
+    """Return the share of the rows that are relevance vectors, of the function with the largest.
 
-    To say which R of m distinct rows are the vectors of a function takes log C(m, R) nats, beside
-    the log loss of the rows. What tells of chance alone is no shorter than the entropy of shares.
+    Of classes the rows are those of the class, or of all others if these are fewer, because they
+    alone tell where f is on the rarer side.
     """
-    data, model = fitted.judged, fitted.posterior.model
-    if data is None or not model.likelihood.for_classes_only:
-        return
-    rows, w = judged_rows(data.X), data.row_counts
-    n = w.sum()
-    y, (_, q) = (
-        torch.from_numpy(fitted.scaled_targets(data)[rows]),
-        marginals_at(fitted, data, rows),
-    )
-    with torch.no_grad():
-        losses = -model.likelihood.log_predictive(y, q).numpy().ravel()
+    model, data, n = fitted.posterior.model, fitted.judged, fitted.posterior.n_rows
     R = (model.s < MOST_PRECISION).sum(0).numpy()
-    m = n_distinct(data.X)  # functions to choose from
-    choice = float((gammaln(m + 1.0) - gammaln(R + 1.0) - gammaln(m - R + 1.0)).sum()) / n
-    loss = np.average(losses, weights=w[rows])
-    shares = np.bincount(data.y[:, 0].astype(np.int64), w)
-    found = Finding("description", "X", float(loss + choice), float(entropy(shares)))
-    if found.value > found.limit * (1.0 + TIED):
-        found = found._replace(
-            severity="problem" if is_trained else "note",
-            text=f"{model.basis.n_components} relevance vectors describe classes of {n:.0f} rows "
-            f"no better than shares of classes do, in {found.value:.2g} nats a row, {choice:.2g} "
-            f"of them for which rows they are, instead of {found.limit:.2g}. New rows may be "
-            "predicted worse than by the shares.",
-            advice="Use QSGPClassifier, SVGPClassifier or more rows." if is_trained else UNTRAINED,
+    count, are_classes = np.full(len(R), n), False
+    if data is not None and model.likelihood.for_classes_only:
+        are_classes = True
+        labels, n = data.y[:, 0].astype(np.int64), data.row_counts.sum()
+        count = np.bincount(labels, data.row_counts, minlength=max(len(R), 2))[-len(R) :]
+    rarer = np.minimum(count, n - count) if are_classes else count
+    share = (R / np.maximum(rarer, 1.0)).tolist()
+    p = int(np.argmax(share))
+    found = Finding(RELEVANT, "X", share[p], MOST_RELEVANT_SHARE, category=ConvergenceWarning)
+    if not is_told or found.value <= found.limit:
+        return found
+    of_rows, doubted = f"{R[p]} of {n:g} rows are relevance vectors", "intervals"
+    if are_classes:
+        of_rows = (
+            f"{R[p]} relevance vectors tell a class of {count[p]:g} rows from "
+            f"{n - count[p]:g} other rows"
         )
-    yield found
+        doubted = "probabilities"
+    return found._replace(
+        severity="problem",
+        text=f"{of_rows}, so there are too few rows for this kernel. Do not trust the {doubted}.",
+        advice="Use QSGPRegressor or QSGPClassifier, which need fewer rows, or give a kernel with "
+        "larger length-scales.",
+    )
 
 
 def row_numbers(points: Tensor, X: np.ndarray, scaling: Scaling) -> np.ndarray:

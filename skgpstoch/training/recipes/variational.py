@@ -48,7 +48,9 @@ from .row_findings import of_constant_outputs
 from .variational_plan import VariationalChoices
 
 SOME_ROWS = 200  # rows whose residual variance is checked
-ENOUGH_POINTS = 0.05  # of the residual variance that is too much: more points change nothing
+ENOUGH_POINTS = 0.05
+"""Of the residual variance that is too much: more points change nothing, unless they are so few
+that training left f for a smooth one, which users who chose their number are told."""
 OTHER_SCALES = "Start from a kernel with shorter length-scales, or use NNGPRegressor."
 SOME_PRIORS = 100  # rows whose prior variances tell the factor of a kernel
 NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y
@@ -296,7 +298,7 @@ class VariationalRecipe(VariationalChoices):
             is_complete = self.training.is_complete(fitted.history)
             for found in of_residual(basis, some.weight, noise, advice, is_complete):
                 yield found
-                if found.value < ENOUGH_POINTS * found.limit:
+                if features.n_inducing == "auto" and found.value < ENOUGH_POINTS * found.limit:
                     advice = OTHER_SCALES
         yield from error_findings(fitted, kernel, advice, is_trained)
 

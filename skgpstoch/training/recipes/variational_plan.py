@@ -217,8 +217,7 @@ class VariationalChoices(Recipe):
     def for_few_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
         """Return a plan that is quicker if all rows, or many of them, are inducing points."""
         all_rows, chosen = points.are_rows and plan.n_inducing == n_trained, self.solver == "auto"
-        # Restarts have starts of their own.
-        is_free = chosen and not self.n_restarts and self.training.max_iter == "auto"
+        is_free = chosen and not self.n_restarts  # restarts have starts of their own
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
                 return replace(plan, all_rows="exact", seeks_shorter=is_free)

@@ -11,6 +11,7 @@ from torch import nn
 from ...data.findings import Finding
 from ...estimators.context import IS_JUDGED
 from ...training.recipes.error_findings import (
+    BESIDE_NOISE,
     MANY_FAR,
     JudgedRows,
     of_errors,
@@ -55,8 +56,10 @@ def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
         of_rows = data.y[rows], error, weight
         yield from of_mean_errors(fitted, *of_rows, "left-out", OF_WEIGHTS)
     judged = JudgedRows.of(rows, error, data.X, fitted.scaled_targets(data))
-    std = 1.0 if data.y_std is None else predicted.std.numpy()[places]
-    for each in of_tails(error / std, judged, True):
+    std = predicted.std.numpy()[places]
+    has_noise = bool(np.any(noise > BESIDE_NOISE * np.square(std).mean(0)))
+    unit = 1.0 if data.y_std is None else std
+    for each in of_tails(error / unit, judged, True, None if has_noise else error / std):
         if each.name == OUTLIERS and (each.value <= MANY_FAR or judged.has_outliers):
             is_told = each.text and IS_JUDGED.get()
             yield each._replace(advice=OUTLIERS_OF_DEFAULT) if is_told else each

@@ -306,6 +306,8 @@ class BlockwiseObjective(BasisObjective):
                 self.move(sweep, after, block, rho, std)
                 break
             rho = 0.5 * rho
+        else:
+            self.stay(sweep, block)
         return value
 
     def candidate(
@@ -325,6 +327,9 @@ class BlockwiseObjective(BasisObjective):
         h = sweep.h + rho * (phi @ step.to(phi)).double()
         v = sweep.v + (phi.square() @ change.to(phi)).mT.double()
         return h, v.clamp_min(0.0), sweep.kl + kl, std
+
+    def stay(self, sweep: Sweep, block: Block) -> None:
+        """Do nothing, where no share of a step gains."""
 
     def move(self, sweep: Sweep, after: Sweep, block: Block, rho: float, std: Tensor) -> None:
         """Apply a step to the model and to the sums that are kept."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -117,6 +118,19 @@ class RelevanceObjective(BlockwiseObjective):
         self.is_settled = all_hold([stays, (keep == self.active[members]).all()])
         self.active[members] = keep
         self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
+
+    def stay(self, sweep: Sweep, block: Block) -> None:
+        """Set weights to 0 of outputs whose f pruning has left so far off that no step gains."""
+        model, members = self.model, block.members
+        (W, std), s = self.weights(members), model.s[members].double()
+        for p in range(W.shape[1]):
+            without, h = W.clone(), sweep.h.clone()
+            without[:, p] = 0.0
+            h[p, :, 0] -= (block.phi @ W[:, p, 0].to(block.phi)).double()
+            kl = sweep.kl + block_kl(without, std, s, members) - block_kl(W, std, s, members)
+            if bool(self.sites(replace(sweep, h=h, kl=kl))[0] < self.sites(sweep)[0]):
+                sweep.h, sweep.kl, W = h, kl, without
+        model.columns[members] = W.to(model.columns)
 
     def weights(self, members: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights and scales of some functions, in float64."""

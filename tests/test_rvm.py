@@ -26,13 +26,13 @@ from sklearn.metrics import log_loss
 from skgpstoch import QSRVMClassifier, QSRVMRegressor
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
-from skgpstoch.likelihoods import Gaussian
+from skgpstoch.likelihoods import Bernoulli, Gaussian
 from skgpstoch.methods.qsgp.stochastic_rvm import StochasticRelevance, relevant_part
 from skgpstoch.models.features.basis_functions import KernelBasis
 from skgpstoch.models.posteriors import chevron
 from skgpstoch.models.posteriors.chevron import ChevronModel, ChevronPosterior
 from skgpstoch.objectives import relevance
-from skgpstoch.objectives.relevance import START_ROWS, start_precision
+from skgpstoch.objectives.relevance import START_ROWS, RelevanceObjective, start_precision
 
 KERNEL = sk.RBF(1.5, "fixed")
 QUICK = {"kernel": KERNEL, "n_subset": 0, "random_state": 0}
@@ -298,7 +298,7 @@ def test_more_vectors_than_classes_of_so_few_rows_can_tell_are_told(is_noise):
     """The rows of a class, or of all others, are what its function is told by."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 5))
-    y = rng.integers(0, 3, 60) if is_noise else np.digitize(X[:, 0], [-0.5, 0.5])
+    y = rng.integers(0, 3, 60) if is_noise else np.digitize(X[:, 0], [0.5])
     kernel = sk.RBF(0.5, "fixed") if is_noise else 3.0**2 * sk.RBF(2.0)
     told = pytest.warns(UserWarning, match="vectors tell a class of .* Do not trust the prob")
     weight = rng.uniform(0.8, 1.5, 60)
@@ -309,7 +309,8 @@ def test_more_vectors_than_classes_of_so_few_rows_can_tell_are_told(is_noise):
         (found,) = (finding for finding in model.diagnose() if finding.name == "relevant rows")
         count = np.bincount(y, w)
         R = (np.abs(model.dual_coef_) > 1e-9).sum(0)
-        assert_allclose(found.value, (R / np.minimum(count, count.sum() - count)).max())
+        rest = count.sum() - count
+        assert_allclose(found.value, (R / stats.hmean([count, rest])).max())
         assert (found.severity == "problem") == is_noise
 
 
@@ -324,6 +325,65 @@ def test_probabilities_that_follow_single_labels_are_told(n):
     is_told = any("Do not trust the probabilities" in str(each.message) for each in caught)
     X, y = make_hastie_10_2(1000, random_state=1)
     assert is_told == (log_loss(y, model.predict_proba(X)) > 0.69)
+
+
+def test_precisions_are_stationary_at_evidence_less_the_cost_of_degrees():
+    """The gradient by log s_i is (γ_i − s_iμ_i²)/2 + c s_i[Σ(H − diag(s))Σ]_ii."""
+    rng = np.random.default_rng(0)
+    phi, y = torch.tensor(rng.normal(size=(20, 6))), torch.tensor(rng.normal(size=20))
+    of_rows = torch.tensor(rng.uniform(0.5, 2.0, 20))
+    log_s, cost = torch.tensor(rng.normal(size=6), requires_grad=True), 0.7
+    s = log_s.exp()
+    covariance = (phi / s) @ phi.mT + torch.diag(1.0 / of_rows)
+    evidence = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
+    H = phi.mT @ (of_rows[:, None] * phi) + torch.diag(s)
+    gamma = 1.0 - s * torch.linalg.inv(H).diagonal()
+    (expected,) = torch.autograd.grad(evidence - cost * gamma.sum(), log_s)
+    s, mu = s.detach()[:, None], torch.linalg.solve(H, phi.mT @ (of_rows * y)).detach()
+    var, shared = (a[:, 0] for a in relevance.inverse_diagonal(H.detach()[None], s))
+    s = s[:, 0]
+    assert_allclose(1.0 - s * var, gamma.detach())
+    got = 0.5 * (1.0 - s * var - s * mu.square()) + cost * s * shared
+    assert_allclose(got, expected)
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.5])
+def test_functions_that_are_best_at_an_infinite_precision_are_superfluous(cost):
+    rng = np.random.default_rng(1)
+    s, S, Q = rng.gamma(1.0, size=(3, 40))
+    Q *= 2.0 * np.sqrt(S)
+
+    def gained(s):
+        return 0.5 * (np.log(s / (s + S)) + Q**2 / (s + S)) - cost * S / (s + S)
+
+    grid = np.geomspace(1e-6, 1e6, 2000)[:, None]
+    is_worse = gained(grid).max(0) < 1e-5
+    loss = np.where(is_worse, -gained(s), -np.inf)
+    var = 1.0 / (s + S)
+    s, mu, var = (torch.tensor(a)[:, None] for a in (s, Q * var, var))
+    got = relevance.superfluous(s, mu, var, torch.ones_like(s, dtype=torch.bool), cost)
+    assert 5 < is_worse.sum() < 35
+    assert got[:, 0].nonzero()[:, 0].tolist() == [loss.argmax()]
+
+
+def test_weights_that_leave_f_saturated_go():
+    """No step gained then, and training went on for 500 sweeps: a log loss of 6 on its own rows."""
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.normal(size=(60, 1)))
+    y = (X > 0.0).double()
+    basis = KernelBasis(from_sklearn(KERNEL), X.clone(), is_diagonal=True)
+    model = ChevronModel(
+        basis, Bernoulli(), torch.zeros(1), 0, torch.float64, learns_precision=True
+    )
+    objective = RelevanceObjective(
+        model, X, Rows(y), n_swept=60, rate=lambda sweep: 1.0, learns_noise=False
+    )
+    model.columns[:30], model.s[:30], model.std[:30] = 10.0, 0.01, 1.0
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        objective(torch.arange(60), Rows(torch.arange(60)[:, None]), generator)
+        objective.epoch_end()
+    assert objective.last < 0.4
 
 
 @pytest.mark.slow

@@ -342,13 +342,14 @@ def test_sites_of_all_rows_are_found_by_newton(inputs):
 
 # ---- what is chosen ------------------------------------------------------------------------------
 
-FEW = {"all_rows": "", "start_rows": 0, "seeks_shorter": False}
+ENDS = ("max_iter", "converged", "stuck")
+FEW = {"all_rows": "", "start_rows": 0, "seeks_shorter": ()}
 MANY = {**FEW, "start_rows": 512, "only_scales": True}
 PLANS = [  # class, parameters, rows, what the plan says
-    (SVGPRegressor, {}, 20, {"n_inducing": 20, "all_rows": "exact", "seeks_shorter": True}),
-    (SVGPRegressor, {"max_iter": 9}, 20, {"all_rows": "exact", "seeks_shorter": True}),
+    (SVGPRegressor, {}, 20, {"n_inducing": 20, "all_rows": "exact", "seeks_shorter": ENDS}),
+    (SVGPRegressor, {"max_iter": 9}, 20, {"all_rows": "exact", "seeks_shorter": ENDS[1:]}),
     (SVGPRegressor, {"n_restarts": 1}, 20, {**FEW, "all_rows": "exact"}),
-    (SVGPRegressor, {}, 512, {"n_inducing": 512, "all_rows": "exact", "seeks_shorter": True}),
+    (SVGPRegressor, {}, 512, {"n_inducing": 512, "all_rows": "exact", "seeks_shorter": ENDS}),
     (SVGPRegressor, {}, 513, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SVGPRegressor, {}, 2000, {**FEW, "solver": "lbfgs", "n_inducing": 512, "start_rows": 512}),
     (SVGPRegressor, {}, 2001, {**MANY, "solver": "collapsed", "n_inducing": 512}),
@@ -364,7 +365,7 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SVGPRegressor, {"kernel": RBF() * (WhiteKernel() + 1.0)}, 100, FEW),
     (SVGPRegressor, {"loss": "square"}, 100, FEW),
     (SVGPRegressor, {"beta": 0.5}, 100, FEW),
-    (FITCRegressor, {}, 300, {"n_inducing": 300, "all_rows": "exact", "seeks_shorter": True}),
+    (FITCRegressor, {}, 300, {"n_inducing": 300, "all_rows": "exact", "seeks_shorter": ENDS}),
     (FITCRegressor, {}, 1500, {**MANY, "solver": "natural"}),
     (SolveGPRegressor, {}, 300, {**FEW, "n_inducing": 150, "n_orthogonal": 150, "start_rows": 300}),
     (SolveGPRegressor, {}, 512, {**FEW, "n_inducing": 256, "start_rows": 512}),
@@ -372,7 +373,7 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SolveGPRegressor, {}, 513, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2001, {**MANY, "n_inducing": 512, "solver": "collapsed"}),
-    (SVGPClassifier, {}, 256, {"n_inducing": 256, "all_rows": "sites", "seeks_shorter": True}),
+    (SVGPClassifier, {}, 256, {"n_inducing": 256, "all_rows": "sites", "seeks_shorter": ENDS}),
     (SVGPClassifier, {}, 257, {"n_inducing": 128, "start_rows": 256, "only_scales": True}),
     (SVGPClassifier, {"max_iter": 9}, 257, {"start_rows": 256, "only_scales": True}),
     (SVGPClassifier, {"n_inducing": 99}, 257, {**MANY, "start_rows": 256, "only_scales": False}),

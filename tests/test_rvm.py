@@ -281,7 +281,9 @@ def test_classifier(labels, halves):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*relevance vectors? tell a class of 1 rows")
+@pytest.mark.filterwarnings(
+    "ignore:.* rows (are relevance vectors|is a vector) of a class that has 1"
+)
 def test_classes_of_very_different_shares():
     """One row of 60, anywhere: probabilities are about the share, as a constant's would be."""
     X = np.random.default_rng(0).uniform(-3, 3, (60, 1))
@@ -300,7 +302,7 @@ def test_more_vectors_than_classes_of_so_few_rows_can_tell_are_told(is_noise):
     X = rng.normal(size=(60, 5))
     y = rng.integers(0, 3, 60) if is_noise else np.digitize(X[:, 0], [0.5])
     kernel = sk.RBF(0.5, "fixed") if is_noise else 3.0**2 * sk.RBF(2.0)
-    told = pytest.warns(UserWarning, match="vectors tell a class of .* Do not trust the prob")
+    told = pytest.warns(UserWarning, match="vectors of a class that has .* Do not trust the prob")
     weight = rng.uniform(0.8, 1.5, 60)
     for w in (None, weight):
         model = QSRVMClassifier(kernel, n_subset=0, random_state=0)
@@ -323,8 +325,10 @@ def test_probabilities_that_follow_single_labels_are_told(n):
         warnings.simplefilter("always")
         model.fit(X, y)
     is_told = any("Do not trust the probabilities" in str(each.message) for each in caught)
+    assert is_told == (n == 100)
     X, y = make_hastie_10_2(1000, random_state=1)
-    assert is_told == (log_loss(y, model.predict_proba(X)) > 0.69)
+    loss = log_loss(y, model.predict_proba(X))
+    assert loss > 0.75 if is_told else loss < 0.65
 
 
 def test_precisions_are_stationary_at_evidence_less_the_cost_of_degrees():
@@ -349,21 +353,31 @@ def test_precisions_are_stationary_at_evidence_less_the_cost_of_degrees():
 
 @pytest.mark.parametrize("cost", [0.0, 0.5])
 def test_functions_that_are_best_at_an_infinite_precision_are_superfluous(cost):
+    """Evidence − cΣγ of all functions is computed anew, at many s of each and without it."""
     rng = np.random.default_rng(1)
-    s, S, Q = rng.gamma(1.0, size=(3, 40))
-    Q *= 2.0 * np.sqrt(S)
+    X, s, n_worse = np.linspace(0, 8, 30)[:, None], rng.gamma(1.0, size=10), 0
+    phi, grid = KERNEL(X, X[::3]), np.geomspace(1e-6, 1e8, 60)
 
-    def gained(s):
-        return 0.5 * (np.log(s / (s + S)) + Q**2 / (s + S)) - cost * S / (s + S)
+    def value(s, y):
+        covariance = (phi / s) @ phi.T + np.eye(30)
+        gamma = 1.0 - s * np.linalg.inv(phi.T @ phi + np.diag(s)).diagonal()
+        return stats.multivariate_normal(np.zeros(30), covariance).logpdf(y) - cost * gamma.sum()
 
-    grid = np.geomspace(1e-6, 1e6, 2000)[:, None]
-    is_worse = gained(grid).max(0) < 1e-5
-    loss = np.where(is_worse, -gained(s), -np.inf)
-    var = 1.0 / (s + S)
-    s, mu, var = (torch.tensor(a)[:, None] for a in (s, Q * var, var))
-    got = relevance.superfluous(s, mu, var, torch.ones_like(s, dtype=torch.bool), cost)
-    assert 5 < is_worse.sum() < 35
-    assert got[:, 0].nonzero()[:, 0].tolist() == [loss.argmax()]
+    for y in rng.normal(size=(20, 30)):
+        others = [[np.where(np.arange(10) == i, each, s) for each in grid] for i in range(10)]
+        values = np.array([[value(each, y) for each in of_one] for of_one in others])
+        is_worse = values.argmax(1) == len(grid) - 1
+        gain = np.where(is_worse, values[:, -1] - value(s, y), -np.inf)
+        H = torch.tensor(phi.T @ phi + np.diag(s))
+        mu = torch.linalg.solve(H, torch.tensor(phi.T @ y))[:, None]
+        precision = torch.tensor(s)[:, None]
+        var, shared = relevance.inverse_diagonal(H[None], precision)
+        every = torch.ones_like(mu, dtype=torch.bool)
+        got = relevance.superfluous(precision, mu, var, every, cost * shared)
+        expected = [gain.argmax()] if gain.max() > 0.0 else []
+        assert got[:, 0].nonzero()[:, 0].tolist() == expected
+        n_worse += is_worse.sum()
+    assert 20 < n_worse < 180
 
 
 def test_weights_that_leave_f_saturated_go():

@@ -390,7 +390,7 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
     """
     others = restarts(run) if run.plan.n_restarts else []
     history = train_first(run)
-    if run.plan.seeks_shorter and history.status == "converged":
+    if history.status in run.plan.seeks_shorter:
         seek_shorter(run)
     if not others:
         return run, history

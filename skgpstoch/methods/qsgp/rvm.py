@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...data.arrays import Scaling
 from ...data.findings import Finding
+from ...data.rows import Data
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
 from ...estimators.regressor import Regressor
@@ -146,14 +147,14 @@ class StochasticRelevanceRecipe(RelevanceRecipe):
 def of_relevance(fitted: Fitted, is_told: bool) -> Finding:
     """Return the share of the rows that are relevance vectors, of the function with the largest.
 
-    Of classes the rows are the harmonic mean of those of the class and of all others: the smaller
-    of both says where f is on the rarer side.
+    Of classes the rows are the harmonic mean of those of the class and of all others, so that rare
+    classes have few: they alone say where f is on their side.
     """
-    model, data, n = fitted.posterior.model, fitted.judged, fitted.posterior.n_rows
+    model, n = fitted.posterior.model, fitted.posterior.n_rows
     R = (model.s < MOST_PRECISION).sum(0).numpy()
-    rows, limit, are_classes = np.full(len(R), n), MOST_RELEVANT_SHARE, False
-    if data is not None and model.likelihood.for_classes_only:
-        limit, are_classes = MOST_OF_CLASS, True
+    rows, limit, doubted = np.full(len(R), n), MOST_RELEVANT_SHARE, "intervals"
+    if model.likelihood.for_classes_only:
+        limit, doubted, data = MOST_OF_CLASS, "probabilities", cast(Data, fitted.judged)
         labels, n = data.y[:, 0].astype(np.int64), data.row_counts.sum()
         count = np.bincount(labels, data.row_counts, minlength=max(len(R), 2))[-len(R) :]
         rows = 2.0 * count * (n - count) / n
@@ -162,13 +163,9 @@ def of_relevance(fitted: Fitted, is_told: bool) -> Finding:
     found = Finding(RELEVANT, "X", share[p], limit, category=ConvergenceWarning)
     if not is_told or found.value <= found.limit:
         return found
-    of_rows, doubted = f"{R[p]} of {n:g} rows are relevance vectors", "intervals"
-    if are_classes:
-        of_rows = (
-            f"{R[p]} relevance vectors tell a class of {count[p]:g} rows from "
-            f"{n - count[p]:g} other rows"
-        )
-        doubted = "probabilities"
+    of_rows = f"{R[p]} of {n:.5g} rows {'are relevance vectors' if R[p] > 1 else 'is a vector'}"
+    if doubted == "probabilities":
+        of_rows += f" of a class that has {count[p]:.3g}"
     return found._replace(
         severity="problem",
         text=f"{of_rows}, so there are too few rows for this kernel. Do not trust the {doubted}.",

@@ -86,7 +86,7 @@ class Plan:
     window_rows: float = 0.0  # least number of rows that running statistics average over
     all_rows: str = ""  # if all rows are points: "exact" evidence, or "sites" of each row
     start_rows: int = 0  # rows whose evidence, or its bound, is maximised first; 0 for none
-    seeks_shorter: bool = False  # whether shorter length-scales are sought after training
+    seeks_shorter: tuple[str, ...] = ()  # ends of training after which length-scales are sought
     only_scales: bool = False  # whether the start takes no more than length-scales from them
 
 
@@ -142,10 +142,14 @@ class Training(OfParameters):
     tol: float = 0.0
     dtype: str = "float32"
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Natural ends of training."""
+        return ("max_iter", "converged") if self.max_iter == "auto" else ("converged",)
+
     def is_complete(self, history: History) -> bool:
         """Tell whether training ran to its natural end."""
-        ends = ("converged", "max_iter") if self.max_iter == "auto" else ("converged",)
-        return self.n_iter_no_change is None and history.status in ends
+        return self.n_iter_no_change is None and history.status in self.ends
 
     def is_enough(self, history: History) -> bool:
         """Tell whether it did, or until more of it gains nothing, though parameters may move."""

@@ -218,9 +218,10 @@ class VariationalChoices(Recipe):
         """Return a plan that is quicker if all rows, or many of them, are inducing points."""
         all_rows, chosen = points.are_rows and plan.n_inducing == n_trained, self.solver == "auto"
         is_free = chosen and not self.n_restarts  # restarts have starts of their own
+        sought = (*self.training.ends, "stuck") if is_free else ()
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
-                return replace(plan, all_rows="exact", seeks_shorter=is_free)
+                return replace(plan, all_rows="exact", seeks_shorter=sought)
             return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
         has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
@@ -230,7 +231,7 @@ class VariationalChoices(Recipe):
         # With a smaller β, the bound of all rows overfits.
         bounds = self.beta == 1.0 and self.loss.bounds_evidence and not self.n_restarts
         if all_rows:
-            return replace(plan, all_rows="sites", seeks_shorter=bounds and is_free)
+            return replace(plan, all_rows="sites", seeks_shorter=sought if bounds else ())
         are_many = plan.n_inducing + plan.n_orthogonal >= FEW_SITES
         if not bounds or (are_many and not is_free):
             return plan

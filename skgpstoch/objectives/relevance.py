@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -50,17 +50,33 @@ hastie_10_2 .76, 2.02, 1.06, then .68, 1.68, .80; three draws of moons .34, .31,
 .24. From 1 these are .16, .15; .67, 1.62, .69; .32, .30, .24, but of iris the steps do not settle
 in 500 sweeps."""
 DEGREE_COST = 0.5
-"""Nats for each degree of freedom of a latent f. A function that overlaps no other
-then stays if Q² > 2S (see :func:`superfluous`), which is Akaike's criterion for one weight; by the
-evidence alone, which asks Q² > S, a third of functions of nothing but noise stay. *Measured* at 0, ½ and 1 (log loss of
-new rows, mean of 32 samples of 60 rows from 16 tables): .68, .53, .51; the worst: hastie_10_2 1.93,
-1.14, .89; kin40k 1.24, .87, .75; three classes without noise .16, .21, .30. Of 300 rows, in one
-sample: hastie_10_2 .58 at ½, .67 at 1; kin40k .57, .61. From 0 to ½, sweeps fall from 130 to 56."""
+"""Nats for each degree of freedom of a latent f. A function that overlaps no other then stays if
+Q² > 2S (see :func:`superfluous`), which is Akaike's criterion for one weight; by the evidence
+alone, which asks Q² > S, a third of functions of nothing but noise stay. MEASURED"""
 NEWTON_STEPS = 50  # of the closing posterior at most
 MOST_ROUNDS = 10  # of its blocks, where it has several
 CLOSED = 1e-7  # nats per row gained by a step after which there is none
+MOST_LOST = 1.0  # nats by which deletion may lower the bound; evidence should gain by it
 MOST_PRECISION = 1e12
 MOST_RELEVANT = 2_000  # relevance vectors whose covariance is kept as a whole
+
+
+class Weights(NamedTuple):
+    """What a block of functions has: q(w), and the precisions of its prior."""
+
+    W: Tensor  # (|I|, P, 1)
+    std: Tensor  # (|I|, P)
+    s: Tensor  # (|I|, P)
+
+    def unless(self, outputs: Tensor, W: Tensor) -> Weights:
+        """Take the means W for some outputs, given by a mask (P,)."""
+        return self._replace(W=torch.where(outputs[:, None], W, self.W))
+
+    def only(self, keep: Tensor) -> Weights:
+        """Give functions that are not kept the prior's weights, at the largest precision."""
+        s = torch.where(keep, self.s, MOST_PRECISION)
+        W, std = torch.where(keep[..., None], self.W, 0.0), torch.where(keep, self.std, s.rsqrt())
+        return Weights(W, std, s)
 
 
 class RelevanceObjective(BlockwiseObjective):
@@ -111,54 +127,81 @@ class RelevanceObjective(BlockwiseObjective):
 
     def learn_precisions(self, sweep: Sweep, block: Block) -> None:
         """Move s to where it would be stationary given the weights; delete functions."""
-        members = block.members
-        s, mu = self.model.s[members].double(), self.weights(members)[0][..., 0]
-        var, shared = inverse_diagonal(block.H, s)
-        gamma = (1.0 - s * var).clamp(0.0, 1.0)
-        keep = (gamma > PRUNED) & self.active[members]
+        members, now, was = block.members, self.weights(block.members), self.active[block.members]
+        mu, sigma = now.W[..., 0], covariance(block.H)
+        var, shared = determined_variance(sigma, now.s)
+        gamma = (1.0 - now.s * var).clamp(0.0, 1.0)
+        keep, square = (gamma > PRUNED) & was, mu.square().clamp_min(1.0 / MOST_PRECISION)
+        found = (gamma + 2.0 * self.cost * now.s * shared) / square
+        found = torch.where(keep, found.clamp_max(MOST_PRECISION), now.s)
         if sweep.share == 1.0 and self.is_whole:  # else what is superfluous is not known
-            keep &= ~superfluous(s, mu, var, keep, self.cost * shared)
-        found = (gamma + 2.0 * self.cost * s * shared) / mu.square().clamp_min(1.0 / MOST_PRECISION)
-        found = torch.where(keep, found.clamp_max(MOST_PRECISION), MOST_PRECISION)
-        self.replace_weights(sweep, block, keep, found)
+            gone = superfluous(now.s, mu, var, keep, self.cost * shared)
+            keep, mu = keep & ~gone, means_without(mu, sigma, gone)
+        then = Weights(mu[..., None], now.std, found)
+        if not isinstance(self.model.likelihood, Gaussian):
+            keep = self.not_worse(sweep, block, then, keep)
+        then = then.unless((keep == was).all(0), now.W).only(keep)
+        self.become(sweep, block, then)
         limit = SETTLED if isinstance(self.model.likelihood, Gaussian) else 2.0 * SETTLED
-        stays = torch.where(keep, (found / s).log().abs(), 0.0).amax() < limit
-        self.is_settled = all_hold([stays, (keep == self.active[members]).all()])
+        stays = torch.where(keep, (found / now.s).log().abs(), 0.0).amax() < limit
+        self.is_settled = all_hold([stays, (keep == was).all()])
         self.active[members] = keep
         self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
 
-    def replace_weights(self, sweep: Sweep, block: Block, keep: Tensor, found: Tensor) -> None:
-        """Give the functions of a block new precisions, and those not kept the prior's weights."""
-        model, members, (W, std) = self.model, block.members, self.weights(block.members)
-        lost = torch.where(keep, 0.0, W[..., 0]).to(block.phi)
-        becomes, kept = torch.where(keep[..., None], W, 0.0), torch.where(keep, std, found.rsqrt())
-        change = (kept.square() - std.square()).to(block.phi)
-        sweep.h[..., 0] -= (block.phi @ lost).mT.double()
-        sweep.v = (sweep.v + (block.phi.square() @ change).mT.double()).clamp_min(0.0)
-        sweep.kl -= block_kl(W, std, model.s[members].double(), members)
-        sweep.kl += block_kl(becomes, kept, found, members)
-        model.columns[members], model.std[members] = becomes.to(model.columns), kept.to(model.std)
-        model.s[members] = found.to(model.s)
+    def not_worse(self, sweep: Sweep, block: Block, then: Weights, keep: Tensor) -> Tensor:
+        """Return what to keep: all of an output whose f is so saturated that its sites mislead."""
+        keep, was, W = keep.clone(), self.active[block.members], self.weights(block.members).W
+
+        def value(keep: Tensor) -> Tensor:
+            to = then.unless((keep == was).all(0), W).only(keep)
+            return self.rows.n_effective * self.sites(self.changed(sweep, block, to))[0]
+
+        most = value(was) + MOST_LOST
+        for p in (keep != was).any(0).nonzero()[:, 0].tolist():
+            alone = was.clone()
+            alone[:, p] = keep[:, p]
+            if bool(value(alone) > most):
+                keep[:, p] = was[:, p]
+        return keep
 
     def stay(self, sweep: Sweep, block: Block) -> None:
-        """Set weights to 0 of outputs whose f pruning has left so far off that no step gains."""
-        model, members = self.model, block.members
-        (W, std), s = self.weights(members), model.s[members].double()
-        value = self.sites(sweep)[0]
-        for p in range(W.shape[1]):
-            without, h = W.clone(), sweep.h.clone()
-            without[:, p, 0] = 0.0
-            h[p, :, 0] -= (block.phi @ W[:, p, 0].to(block.phi)).double()
-            kl = sweep.kl + block_kl(without, std, s, members) - block_kl(W, std, s, members)
-            found = self.sites(replace(sweep, h=h, kl=kl))[0]
-            if bool(found < value):
-                sweep.h, sweep.kl, W, value = h, kl, without, found
-        model.columns[members] = W.to(model.columns)
-        self.last, self.is_settled = value, False
+        """Set weights to 0 of outputs whose f pruning has left so far off that no step gains.
 
-    def weights(self, members: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights and scales of some functions, in float64."""
-        return self.model.columns[members].double(), self.model.std[members].double()
+        Where there are none, the weights are the best ones, up to rounding.
+        """
+        start = value = self.sites(sweep)[0]
+        for p in range(sweep.h.shape[0]):
+            to = self.weights(block.members)
+            to.W[:, p] = 0.0
+            found = self.sites(self.changed(sweep, block, to))[0]
+            if bool(found < value):
+                self.become(sweep, block, to)
+                value = found
+        self.last, self.is_settled = value, False
+        if value is start:
+            self.learn_precisions(sweep, block)
+
+    def weights(self, members: Tensor) -> Weights:
+        """Return what a block has, in float64."""
+        model = self.model
+        has = (model.columns[members], model.std[members], model.s[members])
+        return Weights(*(a.double() for a in has))
+
+    def changed(self, sweep: Sweep, block: Block, to: Weights) -> Sweep:
+        """Return the sums that are kept, where a block has other weights."""
+        now, members = self.weights(block.members), block.members
+        change, of_squares = to.W - now.W, to.std.square() - now.std.square()
+        h = sweep.h + (block.phi @ change.permute(1, 0, 2).to(block.phi)).double()
+        v = sweep.v + (block.phi.square() @ of_squares.to(block.phi)).mT.double()
+        kl = sweep.kl - block_kl(*now, members) + block_kl(*to, members)
+        return replace(sweep, h=h, v=v.clamp_min(0.0), kl=kl)
+
+    def become(self, sweep: Sweep, block: Block, to: Weights) -> None:
+        """Give a block other weights."""
+        after, model, members = self.changed(sweep, block, to), self.model, block.members
+        sweep.h, sweep.v, sweep.kl = after.h, after.v, after.kl
+        model.columns[members], model.std[members] = to.W.to(model.columns), to.std.to(model.std)
+        model.s[members] = to.s.to(model.s)
 
     @torch.no_grad()
     def set_noise(self, sweep: Sweep) -> None:
@@ -220,13 +263,27 @@ def start_precision(model: ChevronModel, X: Tensor, most: float = math.inf) -> f
     return float((squares / prior.clamp_max(most)).mean())
 
 
-def inverse_diagonal(H: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [Σ]_ii and [Σ − Σ diag(s) Σ]_ii, with Σ = H⁻¹: both (|I|, P)."""
+def covariance(H: Tensor) -> Tensor:
+    """Return Σ = H⁻¹, (P, |I|, |I|)."""
     scaled, d = unit_diagonal(H)
     L = cholesky(scaled, "posterior precision of a block of weights")
-    sigma = d * torch.cholesky_inverse(L) * d.mT
+    return d * torch.cholesky_inverse(L) * d.mT
+
+
+def determined_variance(sigma: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [Σ]_ii and [Σ − Σ diag(s) Σ]_ii, both (|I|, P)."""
     var = sigma.diagonal(dim1=1, dim2=2).mT
     return var, (var - (sigma.square() @ s.mT[..., None])[..., 0].mT).clamp_min(0.0)
+
+
+def means_without(mu: Tensor, sigma: Tensor, gone: Tensor) -> Tensor:
+    """Return the means of weights, given that those of some functions are 0: all (|I|, P)."""
+    mu = mu.clone()
+    for p in gone.any(0).nonzero()[:, 0].tolist():
+        i = gone[:, p]
+        inverse = torch.linalg.pinv(sigma[p][i][:, i], hermitian=True)
+        mu[:, p] -= sigma[p][:, i] @ (inverse @ mu[i, p])
+    return mu
 
 
 def superfluous(s: Tensor, mu: Tensor, var: Tensor, among: Tensor, cost: Tensor) -> Tensor:

@@ -382,6 +382,20 @@ def test_functions_that_are_best_at_an_infinite_precision_are_superfluous(cost):
     assert 20 < n_worse < 180
 
 
+def test_means_without_some_weights_are_those_of_a_model_without():
+    rng = np.random.default_rng(0)
+    phi = torch.tensor(rng.normal(size=(2, 30, 8)))
+    H, b = phi.mT @ phi + torch.eye(8), torch.tensor(rng.normal(size=(2, 8, 1)))
+    mu = torch.linalg.solve(H, b)[..., 0].mT
+    gone = torch.zeros(8, 2, dtype=torch.bool)
+    gone[[2, 5], 0] = True
+    got = relevance.means_without(mu, relevance.covariance(H), gone)
+    rest = ~gone[:, 0]
+    assert_allclose(got[rest, 0], torch.linalg.solve(H[0][rest][:, rest], b[0, rest, 0]))
+    assert_allclose(got[gone], 0.0, atol=1e-12)
+    assert_array_equal(got[:, 1], mu[:, 1])
+
+
 def test_weights_that_leave_f_saturated_go():
     """No step gained then, and training went on for 500 sweeps: a log loss of 6 on its own rows."""
     rng = np.random.default_rng(0)
@@ -398,6 +412,9 @@ def test_weights_that_leave_f_saturated_go():
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         objective(torch.arange(60), Rows(torch.arange(60)[:, None]), generator)
+        kept, anew = objective.sweep, objective.begin(generator)
+        for name in ("h", "v", "kl"):
+            assert_allclose(getattr(kept, name), getattr(anew, name), rtol=1e-6, atol=1e-6)
         objective.epoch_end()
     assert objective.last < 0.6  # a constant has 0.7
 

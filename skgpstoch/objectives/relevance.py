@@ -52,11 +52,13 @@ in 500 sweeps."""
 DEGREE_COST = 0.5
 """Nats for each degree of freedom of a latent f. A function that overlaps no other then stays if
 Q² > 2S (see :func:`superfluous`), which is Akaike's criterion for one weight; by the evidence
-alone, which asks Q² > S, a third of functions of nothing but noise stay. MEASURED"""
+alone, which asks Q² > S, a third of functions of nothing but noise stay. *Measured*, log loss of
+new rows, mean of 32 samples of 60 rows from 16 tables: .68 at 0, .52 at ½; the worst: hastie_10_2
+1.93, 1.14; kin40k 1.24, .87; three classes without noise .16, .18. Of 300 rows, at ½ and at 1:
+hastie_10_2 .63, .68; kin40k .59, .61. From 0 to ½, sweeps fall from 130 to 81."""
 NEWTON_STEPS = 50  # of the closing posterior at most
 MOST_ROUNDS = 10  # of its blocks, where it has several
 CLOSED = 1e-7  # nats per row gained by a step after which there is none
-MOST_LOST = 1.0  # nats by which deletion may lower the bound; evidence should gain by it
 MOST_PRECISION = 1e12
 MOST_RELEVANT = 2_000  # relevance vectors whose covariance is kept as a whole
 
@@ -67,10 +69,6 @@ class Weights(NamedTuple):
     W: Tensor  # (|I|, P, 1)
     std: Tensor  # (|I|, P)
     s: Tensor  # (|I|, P)
-
-    def unless(self, outputs: Tensor, W: Tensor) -> Weights:
-        """Take the means W for some outputs, given by a mask (P,)."""
-        return self._replace(W=torch.where(outputs[:, None], W, self.W))
 
     def only(self, keep: Tensor) -> Weights:
         """Give functions that are not kept the prior's weights, at the largest precision."""
@@ -133,36 +131,16 @@ class RelevanceObjective(BlockwiseObjective):
         gamma = (1.0 - now.s * var).clamp(0.0, 1.0)
         keep, square = (gamma > PRUNED) & was, mu.square().clamp_min(1.0 / MOST_PRECISION)
         found = (gamma + 2.0 * self.cost * now.s * shared) / square
-        found = torch.where(keep, found.clamp_max(MOST_PRECISION), now.s)
+        found = found.clamp_max(MOST_PRECISION)
         if sweep.share == 1.0 and self.is_whole:  # else what is superfluous is not known
             gone = superfluous(now.s, mu, var, keep, self.cost * shared)
             keep, mu = keep & ~gone, means_without(mu, sigma, gone)
-        then = Weights(mu[..., None], now.std, found)
-        if not isinstance(self.model.likelihood, Gaussian):
-            keep = self.not_worse(sweep, block, then, keep)
-        then = then.unless((keep == was).all(0), now.W).only(keep)
-        self.become(sweep, block, then)
+        self.become(sweep, block, Weights(mu[..., None], now.std, found).only(keep))
         limit = SETTLED if isinstance(self.model.likelihood, Gaussian) else 2.0 * SETTLED
         stays = torch.where(keep, (found / now.s).log().abs(), 0.0).amax() < limit
         self.is_settled = all_hold([stays, (keep == was).all()])
         self.active[members] = keep
         self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
-
-    def not_worse(self, sweep: Sweep, block: Block, then: Weights, keep: Tensor) -> Tensor:
-        """Return what to keep: all of an output whose f is so saturated that its sites mislead."""
-        keep, was, W = keep.clone(), self.active[block.members], self.weights(block.members).W
-
-        def value(keep: Tensor) -> Tensor:
-            to = then.unless((keep == was).all(0), W).only(keep)
-            return self.rows.n_effective * self.sites(self.changed(sweep, block, to))[0]
-
-        most = value(was) + MOST_LOST
-        for p in (keep != was).any(0).nonzero()[:, 0].tolist():
-            alone = was.clone()
-            alone[:, p] = keep[:, p]
-            if bool(value(alone) > most):
-                keep[:, p] = was[:, p]
-        return keep
 
     def stay(self, sweep: Sweep, block: Block) -> None:
         """Set weights to 0 of outputs whose f pruning has left so far off that no step gains.

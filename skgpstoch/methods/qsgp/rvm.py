@@ -53,8 +53,8 @@ tables: with at most so many, 90 % intervals hold .83 on average; with up to hal
 .11."""
 MOST_OF_CLASS = 0.2
 """The same of a class: of the harmonic mean of its rows and all others. *Measured* on 60 samples of
-60 to 300 rows from eleven tables of two classes: ten of 13 with a log loss above .8 have more; of
-the other 47 ten do, whose loss is .03 to .4 for their own rows and .2 to .8 for new ones. Three and
+60 to 300 rows from eleven tables of two classes: seven of 12 with a log loss above .8 have more; of
+the other 48 ten do, whose loss is .02 to .4 for their own rows and .2 to .8 for new ones. Three and
 more classes without noise may have more and predict well."""
 STOCHASTIC_BLOCK = 256  # basis functions of a step of AdaGrad, of "auto"
 STOCHASTIC_ROWS = 1024  # of such a step, of "auto", and of the control variate

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import few_rows, sklearn_checks
-from families import by_default
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
@@ -255,6 +255,7 @@ def test_networks_learn_where_errors_are_large():
 
 @pytest.mark.parametrize("automatic", BOTH)
 @pytest.mark.parametrize("kind", ["numbered", "timed", "rounded"])
+@slow_cases("^timed-AutoGaussianProcessRegressor$")
 def test_rows_that_come_twice_are_told(automatic, kind, small):
     """They predicted each other: 90 % intervals held .48 to .67, in silence."""
     rng = np.random.default_rng(0)
@@ -909,6 +910,7 @@ def test_probabilities_are_those_of_the_mixture(mixed_classes):
     assert_allclose(model.predict_std(X), np.sqrt(own + second), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_classes_have_a_report(mixed_classes):
     model, _, names = mixed_classes
     report = model.report()
@@ -1003,6 +1005,7 @@ def test_a_smooth_function_is_left_to_the_process():
     assert model.score(X[200:], y[200:]) > 0.9
 
 
+@pytest.mark.slow
 def test_networks_are_not_tried_if_hardly_any_time_is_left(monkeypatch):
     fit = ExactProcessRegressor.fit
 

@@ -70,6 +70,7 @@ def test_exposures_multiply_the_rates_of_counts(claims, insurer):
     assert insurer.score(X, y, exposure=years) == r2_score(y, mean)
 
 
+@pytest.mark.slow
 def test_a_new_level_keeps_the_exposure_of_its_row(claims, insurer):
     X, _, years, _ = claims
     new = X.head(6).assign(b=["new", "u", "new", "v", "new", "w"])
@@ -83,6 +84,7 @@ def test_a_new_level_keeps_the_exposure_of_its_row(claims, insurer):
     assert_allclose(draws.mean(1), counts, rtol=0.25)
 
 
+@pytest.mark.slow
 def test_exposures_of_rows_in_chunks_and_on_ranks(monkeypatch):
     """Many rows, of which a sample has 100, are fitted with the exposures that they have."""
     let_defaults_be_of_many(monkeypatch, 100, max_iter=15)

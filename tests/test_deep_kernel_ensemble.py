@@ -247,6 +247,7 @@ def test_outliers_of_files_are_some(outliers, reach):
         likelihood.check_parts()
 
 
+@pytest.mark.slow
 def test_predictions_have_the_reach_of_outliers(fitted):
     parts = [part.likelihood for part in fitted.posterior_.parts]
     assert all(part.outliers[0] > 0.0 and 0.0 < part.reach[0] < 100.0 for part in parts)
@@ -677,6 +678,7 @@ def test_a_member_ignores_what_is_constant_in_its_rows(funnel):
     assert sum(bool((network(rows).diff(dim=1) == 0.0).all()) for network in networks) == 1
 
 
+@pytest.mark.slow
 def test_means_of_skewed_targets_that_are_off_are_told():
     """They follow the bulk of the rows, and were a quarter of a deviation too low in silence."""
     rng = np.random.default_rng(0)

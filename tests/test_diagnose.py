@@ -398,6 +398,7 @@ def test_means_of_near_rows_are_weighted():
 
 
 @pytest.mark.parametrize("kind", ["survey", pytest.param("balanced", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_weighted_classes_are_judged_by_near_rows_too(kind):
     """No finding of classes was made of weighted rows."""
     r = np.random.default_rng(0)
@@ -436,6 +437,7 @@ def test_certainty_of_classes_by_enumeration(factor):
 
 
 @pytest.mark.parametrize("is_told_by_x", [False, True])
+@slow_cases("^False$")
 def test_classes_that_x_does_not_tell_are_too_certain(is_told_by_x):
     """Log losses of .47 to .66 nats above that of shares, in silence, as classes were balanced."""
     r = np.random.default_rng(10)
@@ -455,6 +457,7 @@ def test_counts_of_labels_are_not_called_too_certain():
     assert said_by(lambda: model.fit(np.r_[X, X], labels, sample_weight=counts)) == []
 
 
+@pytest.mark.slow
 def test_huge_weights_of_classes_are_judged_as_they_count():
     """Training divides them; as they were given, f seemed to follow single labels."""
     r = np.random.default_rng(0)
@@ -482,6 +485,7 @@ def test_gain_of_a_shift_is_that_of_its_best_factor():
 
 @pytest.mark.parametrize("solver", ["lbfgs", "auto"])
 @slow_cases("lbfgs")
+@pytest.mark.slow
 def test_a_constant_where_near_rows_are_of_like_classes_is_told(solver):
     """With few points in 64 columns the bound is best at no f at all, and nothing said so."""
     rng = np.random.default_rng(10)
@@ -533,6 +537,7 @@ def test_networks_at_few_places_are_told():
 
 @pytest.mark.parametrize("cls", [NNGPRegressor, QSGPRegressor, SVGPClassifier])
 @slow_cases("QSGP")
+@pytest.mark.slow
 def test_rows_that_come_twice_with_another_number_are_told(cls):
     """They confirmed each other: of NNGPRegressor 90 % intervals held .67, in silence."""
     r = np.random.default_rng(0)
@@ -594,6 +599,7 @@ def test_classes_of_near_rows_are_told_of_by_laplace_and_networks(n_classes):
 
 
 @pytest.mark.parametrize("waves", [8.0, 1.0])
+@slow_cases(r"^1\.0$")
 def test_networks_that_miss_classes_of_near_rows_tell(waves):
     """Twenty waves of one input looked like noise to the networks, and nothing said so."""
     r = np.random.default_rng(0)
@@ -1162,6 +1168,7 @@ def test_outliers_are_the_cause_of_what_they_bring_about(noise, n, size):
         (60, 1, NNGPRegressor, 0.05),
     ],
 )
+@slow_cases(r"^60-1-NNGPRegressor-0\.05$")
 def test_one_wrong_target_is_told(n, seed, make, y_std):
     """Of 16 tables half were silent, and nearly all with known errors."""
     rng = np.random.default_rng(seed)
@@ -1177,6 +1184,7 @@ def test_one_wrong_target_is_told(n, seed, make, y_std):
 @pytest.mark.parametrize("n_inducing", ["auto", 20])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.filterwarnings("ignore:.*points for this kernel", "ignore:Errors at neighbouring")
+@slow_cases(r"^0\.0-20-FITCRegressor$", r"^0\.0-20-SVGPRegressor$")
 def test_other_rows_have_no_heavy_tails(make, n_inducing, noise):
     """Left-out errors of FITC, or of f without noise, were far beyond their usual size."""
     rng = np.random.default_rng(1)
@@ -1252,6 +1260,7 @@ def test_an_exact_fit_warns_of_outliers(sine):
         pytest.param(ADMMGaussianProcessRegressor, 1, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_outliers_that_f_follows_are_told(estimator, seed):
     """Rows beside them, left out, had errors as large, so they did not stand alone."""
     rng = np.random.default_rng(seed)

@@ -221,6 +221,7 @@ def test_equal_weights_change_no_prediction(weight):
     assert_allclose(model.fit(X, y, np.full(60, weight)).predict_std(X), std, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_at_one_place_are_held_out_together():
     """Networks had seen the places of the rows that chose the noise: .66 to .84 were held."""
     held = []

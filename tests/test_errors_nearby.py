@@ -271,6 +271,7 @@ def test_draws_and_covariance_have_the_spread(fitted):
     assert_allclose(spread, fitted.predict_interval(X, 0.9), rtol=0.1, atol=0.05)
 
 
+@pytest.mark.slow
 def test_files_and_new_rows_keep_the_spread(fitted, tmp_path):
     X = rows_with_two_noises(50, seed=4)[0]
     fitted.save(tmp_path / "model")

@@ -115,6 +115,7 @@ def test_a_loss_that_no_noise_changes_has_no_prior():
     assert not SVGPRegressor(noise="input")._recipe().has_gaussian_noise
 
 
+@pytest.mark.slow
 def test_direct_loss_has_the_prior():
     """Without it the noise is .0045 of y's variance after these epochs, and falls on."""
     X, y, *_ = noisy(4)
@@ -443,6 +444,7 @@ def test_few_points_find_a_function_of_one_of_many_columns(model):
     assert np.corrcoef(found, f[60:])[0, 1] > 0.8
 
 
+@pytest.mark.slow
 def test_restarts_leave_the_scale_of_laplace_noise(sine):
     """They asked for its variance, which it does not have: a bare AttributeError."""
     X, y = sine

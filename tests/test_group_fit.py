@@ -342,6 +342,7 @@ def part_of(group):
         (1.0 / 50, "600 rows. A weight is a number of rows, so the data count for that few", 1),
     ],
 )
+@slow_cases(r"^0\.02")
 def test_weights_of_all_ranks_may_be_shares(each, said, unit):
     """No rank alone knew that they sum to 1, so that the rows of all counted as one."""
     with pytest.warns(UserWarning, match=said) as told:

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose
 from sklearn.datasets import make_classification
 from sklearn.gaussian_process import kernels as sk
@@ -77,6 +78,7 @@ def test_weights_that_make_f_follow_a_rare_class_are_told(is_balanced):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("Model", "is_judged"), [(DLMClassifier, False), (SVGPClassifier, True)])
+@slow_cases("^SVGPClassifier-True$")
 def test_losses_other_than_the_bound_have_no_leverages(Model, is_judged):
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (150, 2))
@@ -139,6 +141,7 @@ def test_f_follows_a_row_as_much_as_it_weighs():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("Model", [SolveGPClassifier, QSGPClassifier])
+@slow_cases("^SolveGPClassifier$")
 def test_what_rows_tell_is_that_of_all_weights_together(Model):
     """q(w) has blocks of covariances, or a diagonal one."""
     rng = np.random.default_rng(0)
@@ -166,6 +169,7 @@ def test_what_rows_tell_is_that_of_all_weights_together(Model):
         *((FITCRegressor, given) for given in ("", "y_std", "outputs")),
     ],
 )
+@slow_cases("^SVGPRegressor-outputs$")
 def test_errors_of_rows_left_out_are_those_of_fits_without_them(make, given, monkeypatch):
     """Of the linear model of the points' functions; FITC's residuals are noise."""
     rng = np.random.default_rng(0)

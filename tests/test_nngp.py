@@ -992,6 +992,7 @@ def test_held_out_rows_are_predicted_from_the_others(sine, name):
 
 
 @pytest.mark.parametrize(("n_rows", "n_judges"), [(25, 8), (60, 20), (210, 21)])
+@slow_cases("^210-21$", "^60-20$")
 def test_few_rows_judge_no_network(n_rows, n_judges):
     """Four rows of forty chose networks, tails and widths: 90 % intervals held .26 to .89."""
     X = np.random.default_rng(0).normal(size=(n_rows, 2))
@@ -1726,6 +1727,7 @@ def test_total_weights_of_places(errors):
 
 
 @pytest.mark.parametrize("repeats", [False, True])
+@slow_cases("^True$")
 def test_heavy_rows_are_no_nearer(repeats):
     """All neighbours were of the kind that weighs more: the mean was half a deviation off."""
     rng = np.random.default_rng(0)
@@ -1792,6 +1794,7 @@ def test_an_output_that_the_other_ones_kernel_loses_is_told(is_lost):
 
 
 @pytest.mark.parametrize("n_trials", [pytest.param(100, marks=pytest.mark.slow), 400])
+@pytest.mark.slow
 def test_many_trials_at_one_place_are_told(n_trials):
     """Probabilities were off by .06, where those of SVGPClassifier are by .001."""
     rng = np.random.default_rng(0)
@@ -1834,6 +1837,7 @@ def test_an_input_that_matters_is_found_among_many():
     assert model.score(X[900:], y[900:]) > 0.85
 
 
+@pytest.mark.slow
 def test_outliers_reach_no_further_than_errors():
     """With y in two groups, deviations were 1.6 times the errors of other rows, in silence."""
     rng = np.random.default_rng(0)

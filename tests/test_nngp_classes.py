@@ -356,6 +356,7 @@ def test_weight_2_is_the_row_given_twice(rows):
     assert a.log_marginal_likelihood_value_ == b.log_marginal_likelihood_value_
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_the_batch(rows):
     model = fitted_once(small(), *rows)
     together = model.predict_proba(GRID)

@@ -64,6 +64,7 @@ def test_rows_that_the_network_has_not_seen_are_judged(fitted):
     assert_allclose(fitted.held_out_.mean.sum(1), 1.0)
 
 
+@pytest.mark.slow
 def test_it_is_saved_pickled_and_goes_on(fitted, tmp_path):
     X, y = stripes(60, seed=2)
     fitted.save(tmp_path / "model")

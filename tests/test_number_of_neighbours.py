@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process import kernels as sk
 
@@ -32,6 +33,7 @@ def fitted(n_rows, length_scale, noise, **params):
     [(600, 0.05, 0.2, 32), (600, 2.0, 2.0, 128), (250, 0.05, 0.2, 128)],
     ids=["near rows tell all", "noise hides what far rows tell", "too few rows to tell"],
 )
+@slow_cases("^noise hides what far rows tell$")
 def test_rows_left_out_choose_how_many_neighbours_predict(n_rows, length_scale, noise, expected):
     model, X, _ = fitted(n_rows, length_scale, noise)
     assert model.posterior_.n_neighbors == expected
@@ -40,6 +42,7 @@ def test_rows_left_out_choose_how_many_neighbours_predict(n_rows, length_scale, 
     assert_array_equal(model.held_out_.log_density, same.held_out_.log_density)
 
 
+@pytest.mark.slow
 def test_a_fitted_model_can_be_given_another_number_and_takes_its_own_again(tmp_path):
     model, X, _ = fitted(600, 0.05, 0.2)
     chosen = model.predict_std(X)

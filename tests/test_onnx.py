@@ -234,6 +234,7 @@ REGRESSORS = {
 
 @pytest.mark.parametrize("name", REGRESSORS)
 @slow_cases("relevance", "normalised")
+@slow_cases("^ensemble$")
 def test_regressors(name):
     model = REGRESSORS[name]
     if "random_state" in model.get_params():

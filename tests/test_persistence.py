@@ -981,6 +981,7 @@ def test_loading_takes_no_more_than_four_times_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@slow_cases("^many modules$")
 def test_hostile_files_take_no_memory(name, files, tmp_path):
     path = tmp_path / "model"
     HOSTILE[name][0](path, *taken_apart(files["exact"]))

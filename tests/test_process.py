@@ -250,6 +250,7 @@ def test_many_inputs_have_a_scale_each_in_a_kernel_of_its_own(n, d, own):
     assert n_scales == [d if d <= 64 else 1, d if d <= 512 else 1, 1]
 
 
+@pytest.mark.slow
 def test_inputs_that_matter_are_found_among_many():
     """With one length-scale for all, R² was .54."""
     X, y, X_test, y_test = wide_table(100, 90)
@@ -259,6 +260,7 @@ def test_inputs_that_matter_are_found_among_many():
 
 
 @pytest.mark.parametrize("n", [100, 450])
+@slow_cases("^450$")
 def test_many_scales_have_no_weight_where_no_input_matters(n):
     """Rows that are left out have chosen the scales; by their densities the weight was .56."""
     X, _, _, _ = wide_table(n, 100, seed=1)
@@ -267,6 +269,7 @@ def test_many_scales_have_no_weight_where_no_input_matters(n):
     assert dict(zip(model.kernels_, model.weights_, strict=True))[BY_INPUT] < 0.3
 
 
+@pytest.mark.slow
 def test_left_out_densities_and_intervals_of_many_scales_are_those_of_new_rows():
     """90 % intervals held .78, and densities were .38 nats too high."""
     X, y, X_test, y_test = wide_table(420, 90)
@@ -277,6 +280,7 @@ def test_left_out_densities_and_intervals_of_many_scales_are_those_of_new_rows()
     assert 0.85 < np.mean((low < y_test) & (y_test < high)) < 0.95
 
 
+@pytest.mark.slow
 def test_left_out_densities_and_intervals_of_few_rows_with_a_scale_each():
     """90 % intervals held .80, and densities were .35 nats too high."""
     scores, is_inside = [], []
@@ -437,6 +441,7 @@ def test_a_row_of_weight_two_is_the_row_twice(table):
     assert_array_equal(held_out[order], repeated.held_out_.log_density)
 
 
+@pytest.mark.slow
 def test_units_change_nothing(fitted, table):
     X, y = table
     other = clone(fitted).fit(X * np.geomspace(1e-3, 1e3, 6) + 5.0, 1e-3 * y - 7.0)
@@ -748,6 +753,7 @@ def test_many_large_errors_are_no_mistakes():
     assert np.abs(found).max() < 0.4
 
 
+@pytest.mark.slow
 def test_one_draw_of_many_rows_finds_a_fast_function():
     """From 401 rows on every kernel started where that before ended: the RMSE was .75."""
     rng = np.random.default_rng(0)
@@ -757,6 +763,7 @@ def test_one_draw_of_many_rows_finds_a_fast_function():
     assert np.sqrt(np.mean((model.predict(X[450:]) - y[450:]) ** 2)) < 0.25
 
 
+@pytest.mark.slow
 def test_so_do_draws_of_few_rows():
     """The smooth kernel took it for noise, and lost to rougher ones: the log density was .11."""
     rng = np.random.default_rng(0)
@@ -769,6 +776,7 @@ def test_so_do_draws_of_few_rows():
 
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
 @slow_cases("Regressor")
+@pytest.mark.slow
 def test_rows_in_two_far_groups(cls):
     """In units of the deviation they were at two places: R² was .4, and shares of labels .7."""
     rng = np.random.default_rng(0)

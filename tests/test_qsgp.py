@@ -177,6 +177,7 @@ def test_dense_matrices_give_the_bound_of_the_paper():
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("kind", BASES)
+@slow_cases("^dense-2$")
 def test_terms_of_any_column_without_bias(kind, size):
     """L_μ's and L_C's squares, linear and prior terms: any column is treated alike."""
     m, n = 4, 3
@@ -872,6 +873,7 @@ def test_a_function_on_every_row_gives_the_mean_of_the_exact_process(data):
 
 @pytest.mark.parametrize("estimator", [QSGPRegressor, QSRVMRegressor, QSGPClassifier])
 @slow_cases("Classifier")
+@slow_cases("^QSGPRegressor$")
 def test_a_kernel_without_anything_to_learn_is_used_as_it_is(data, estimator):
     """The search for a start raised torch's error."""
     X, y = data
@@ -1354,6 +1356,7 @@ def test_the_search_begins_at_a_likely_length_scale(seed):
     assert found.k2.noise_level < 0.1
 
 
+@pytest.mark.slow
 def test_the_search_does_not_begin_where_the_function_is_noise():
     """Twelve useless inputs make short length-scales likeliest before any step."""
     rng = np.random.default_rng(0)

@@ -34,6 +34,7 @@ def model(cls, n_restarts, **params):
         pytest.param(FITCRegressor, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_restart_finds_the_period(cls, season):
     one, several = model(cls, 0).fit(*season), model(cls, 3).fit(*season)
     assert several.log_marginal_likelihood_value_ > one.log_marginal_likelihood_value_ + 10.0
@@ -41,6 +42,7 @@ def test_a_restart_finds_the_period(cls, season):
     assert len(several.loss_curve_) == several.n_iter_
 
 
+@pytest.mark.slow
 def test_the_first_start_is_the_usual_one(season):
     """Where it is the best, all is as without restarts."""
     kernel = 1.0 * ExpSineSquared(2.7, 6.2, periodicity_bounds=(1e-2, 1e1)) + WhiteKernel(0.2)

@@ -39,6 +39,7 @@ def test_other_fits_are_not(fine, monkeypatch):
     assert not warnings_of_fit(model, monkeypatch, **fine)
 
 
+@pytest.mark.slow
 def test_models_inside_others_do_not_warn_again(monkeypatch):
     model = AutoGaussianProcessRegressor(random_state=0)
     assert len(warnings_of_fit(model, monkeypatch)) == 1

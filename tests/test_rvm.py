@@ -172,6 +172,7 @@ def test_relevance_is_of_the_rows_as_given_where_some_are_the_same(sinc):
 
 
 @pytest.mark.parametrize("cls", [QSRVMRegressor, QSRVMClassifier])
+@slow_cases("^QSRVMRegressor$")
 def test_rows_with_equal_inputs_have_one_function(cls):
     """Twelve doses, twenty rows each: copies of two doses were called too many vectors."""
     r = np.random.default_rng(0)
@@ -317,6 +318,7 @@ def test_more_vectors_than_classes_of_so_few_rows_can_tell_are_told(is_noise):
 
 
 @pytest.mark.parametrize("n", [100, 400])
+@pytest.mark.slow
 def test_probabilities_that_follow_single_labels_are_told(n):
     """Of 100 rows the log loss of new rows was 1.2, that of shares .69, in silence."""
     X, y = make_hastie_10_2(n, random_state=0)
@@ -430,6 +432,7 @@ def test_closing_starts_from_the_weights_of_training():
     assert_allclose(model.predict_proba(X)[:, 1], p, atol=0.02)
 
 
+@pytest.mark.slow
 def test_errors_of_rows_that_are_all_relevant_tell_nothing():
     """They are rounding, and were called heavy tails, and intervals too wide."""
     rng = np.random.default_rng(0)
@@ -462,6 +465,7 @@ def test_latent_functions_start_small_and_others_as_large_as_the_kernel_says(sin
         assert_allclose((phi.square().sum(1) / s).mean().detach(), variance)
 
 
+@pytest.mark.slow
 def test_inputs_have_any_scale_that_can_be_computed_with(monkeypatch):
     rng = np.random.default_rng(12269)
     X = rng.standard_normal((30, 4))

@@ -91,6 +91,7 @@ def test_a_single_length_scale_gets_shorter():
 
 
 @pytest.mark.parametrize("d", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_function_with_many_periods_is_found(d):
     """R² was 0; rows near each other tell."""
     r = np.random.default_rng(0)
@@ -155,6 +156,7 @@ def test_they_are_found_by_a_given_kernel():
 
 @pytest.mark.parametrize("name", ["one", pytest.param("two", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:Errors have heavy tails")  # after so few epochs
+@pytest.mark.slow
 def test_they_are_found_in_minibatches(name):
     """R² was 0 after all of the training, too, of 5,000 rows."""
     X, y, X_new, y_new = rows(name, n=2200)

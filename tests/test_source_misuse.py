@@ -138,6 +138,7 @@ def test_defaults_predict_for_frames_by_name(path):
     np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_defaults_know_the_names_of_stored_columns(path):
     pd.read_parquet(path)[:FEW].to_parquet(path)
     model = AutoGaussianProcessRegressor(random_state=0).fit(ParquetRows(path, "y"))

@@ -42,6 +42,7 @@ def told(model, first, others):
 
 @pytest.mark.parametrize("is_constant", [False, True])
 @slow_cases("True")
+@pytest.mark.slow
 def test_deviations_that_a_constant_has_left_behind_are_told(is_constant):
     """They were 1e-8, for good, and no call said so."""
     rng = np.random.default_rng(1)
@@ -63,6 +64,7 @@ def test_rows_beyond_all_inducing_points_are_told(Model, width):
 
 @pytest.mark.parametrize("is_narrow", [False, True])
 @slow_cases("False")
+@pytest.mark.slow
 def test_one_class_or_no_event_that_came_first_is_told(is_narrow):
     """Log losses stayed at 1.9 nats, and rates at a thousandth."""
     rng = np.random.default_rng(1)
@@ -91,6 +93,7 @@ def test_rows_a_little_beyond_the_points_are_not_told(monkeypatch):
 
 @pytest.mark.parametrize("width", [0.1, 2.0])
 @slow_cases("2.0")
+@pytest.mark.slow
 def test_length_scales_of_a_small_range_are_told(width):
     """90 % intervals held a third of all later rows."""
     rng = np.random.default_rng(104)
@@ -120,6 +123,7 @@ def few_then_many(seed):
         (ADMMGaussianProcessRegressor, 60),
     ],
 )
+@slow_cases("^NNGPRegressor-5$")
 def test_rows_appended_to_a_fit_of_few_are_judged(make, size):
     """Intervals of 90 % held .02, and the log density was −7,000, in silence."""
     X, y = few_then_many(seed=3)
@@ -135,6 +139,7 @@ def test_rows_appended_to_a_fit_of_few_are_judged(make, size):
         append()
 
 
+@pytest.mark.slow
 def test_rows_as_predicted_are_no_surprise(tmp_path):
     X, y = few_then_many(seed=0)
     model = NNGPRegressor(random_state=0).fit(X[:200], y[:200])
@@ -156,6 +161,7 @@ def test_the_drop_in_judges_them_too():
 
 @pytest.mark.filterwarnings("ignore:The optimal value found")
 @few_rows
+@pytest.mark.slow
 def test_a_stream_of_the_drop_in_may_begin_with_one_row():
     """It was fitted to that row for good: 90 % intervals of six streams held .03 to .05."""
     X, y = few_then_many(seed=0)

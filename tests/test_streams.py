@@ -263,6 +263,7 @@ def test_a_stream_learns_its_noise(params, noise):
     ],
     ids=lambda m: type(m).__name__,
 )
+@pytest.mark.slow
 def test_first_rows_are_learned_where_gradients_learn_q(model):
     """After one pass deviations were four times too large, and after 60 pieces twice."""
     rng = np.random.default_rng(0)
@@ -347,6 +348,7 @@ def test_another_model_is_refused(model, changed):
         model.set_params(**changed).partial_fit(X, y)
 
 
+@pytest.mark.slow
 def test_steps_of_a_stream_weigh_its_light_rows():
     """Features, averages and F̃⁻¹ move by one share, also where a fit came before."""
     generator = np.random.default_rng(0)

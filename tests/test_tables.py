@@ -1163,6 +1163,7 @@ def test_targets_are_told_before_they_are_transformed(method):
     assert sum(str(each.message).startswith("y is -999 in 11.1%") for each in said) == 1
 
 
+@pytest.mark.slow
 def test_the_default_tells_targets_that_stand_for_missing_ones():
     X = np.random.default_rng(0).normal(size=(100, 2))
     Y = np.column_stack([X[:, 0], np.where(np.arange(100) % 9 == 0, -999.0, X[:, 1])])

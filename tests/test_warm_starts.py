@@ -133,6 +133,7 @@ def test_a_weight_counts_as_so_many_rows(fitted):
     "n_classes",
     [(2, 3), (4, 3), *(pytest.param(n, marks=pytest.mark.slow) for n in [(3, 4), (3, 2)])],
 )
+@slow_cases("^n_classes1$")
 def test_other_numbers_of_classes_are_refused(n_classes):
     """A fit to three classes was asked for the probability of the fourth."""
     X, y = question()

@@ -336,6 +336,7 @@ def pairs():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("scenario", "cls"), list(pairs()))
 @slow_cases("plain-(SVGP|SCGD|ADMM|Convolutional|DeepKernel|GaussianProcess|QSGP)")
+@slow_cases("^plain-DeepGPRegressor$")
 def test_every_estimator_is_the_same_to_the_last_bit(
     scenario, cls, alike, pretend, monkeypatch, tmp_path
 ):

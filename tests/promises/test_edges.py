@@ -891,6 +891,7 @@ def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
     "model", [GaussianProcessRegressor(optimizer=None), SVGPRegressor(max_iter=1)], ids=str
 )
 @slow_cases("^Gaussian")
+@pytest.mark.slow
 def test_joint_predictions_without_memory_name_the_cure(model):
     """No machine has 128 TB; torch and NumPy spoke of their allocators."""
     X = np.linspace(0.0, 1.0, 8)[:, None]

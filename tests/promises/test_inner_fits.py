@@ -29,6 +29,7 @@ MODELS = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MODELS)
 @slow_cases("clusters")
+@slow_cases("^linear$")
 def test_no_fit_of_scikit_learn_is_seen(name, monkeypatch):
     """As MLflow's autolog does, wrap `fit` of its classes with functools.wraps."""
     rng, seen = np.random.default_rng(0), []

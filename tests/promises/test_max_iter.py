@@ -80,6 +80,7 @@ def scores_of_choice(monkeypatch):
 @pytest.mark.parametrize("cls", STILL)
 @pytest.mark.parametrize("n", [90, 200])
 @by_default("90-SVGP", "200-FITC")
+@slow_cases("^200-FITCRegressor$")
 def test_more_epochs_than_are_needed_change_nothing(cls, n):
     X, y = sine_in_noise(n)
     values = [
@@ -108,6 +109,7 @@ def test_a_solver_that_ends_does_not_depend_on_max_iter(make, sine):
 @pytest.mark.parametrize("cls", STILL)
 @pytest.mark.filterwarnings("ignore:Training ended after", "ignore:The optimal value found")
 @by_default("SVGP")
+@pytest.mark.slow
 def test_every_epoch_of_a_deterministic_solver_is_a_candidate(cls, scores_of_choice):
     X, y = sine_in_noise(60)
     found = []

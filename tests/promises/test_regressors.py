@@ -1502,6 +1502,7 @@ def last_score(callbacks, model, scoring, *given, **of_rows):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.slow
 def test_callbacks_get_labels_weights_and_targets_that_are_not_transformed(callbacks, sine):
     """They got codes, no weights and transformed targets, so that scores were wrong in silence."""
     X, y = sine

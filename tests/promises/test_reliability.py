@@ -1231,6 +1231,7 @@ REGRESSORS = AROUND | {named(cls): constructor(cls) for cls in ESTIMATORS if is_
     ("kind", "constant"),
     [*((kind, True) for kind in REGRESSORS if kind != "Gaussian"), *((k, False) for k in AROUND)],
 )
+@slow_cases("^default-False$", "^default-True$")
 def test_huge_targets_are_predicted(kind, constant, one_kernel):
     X = np.random.default_rng(0).normal(size=(30, 16 if "Convolutional" in kind else 2))
     y = np.full(30, 1e300) if constant else 1e300 * np.sin(X[:, 0])

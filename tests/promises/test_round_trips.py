@@ -158,6 +158,7 @@ def test_every_estimator(cls, tmp_path):
 
 @by_default("SVGPRegressor", "NNGPClassifier")
 @pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@slow_cases("^NNGPClassifier$")
 def test_a_subclass_with_fewer_parameters(cls, tmp_path):
     class Mine(cls):
         def __init__(self, n_extra=2, random_state=0):

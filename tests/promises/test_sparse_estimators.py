@@ -973,6 +973,7 @@ def test_global_state_is_untouched(quick_any, sine, params, tmp_path, monkeypatc
 @few_iterations
 @parametrize_kind
 @slow_cases("-(kmeans|natural)$")
+@slow_cases("^SolveGPRegressor-adam$")
 def test_a_seed_names_the_result_to_the_bit(quick_any, sine, params):
     model = quick_any(**{"max_iter": 2, "batch_size": 10, **params})
     if is_classifier(model) and model.solver in SLOW:

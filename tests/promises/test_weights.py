@@ -1436,6 +1436,7 @@ def test_errors_that_are_none(y_std, message, problem):
         model.predict(X, y_std=y_std)
 
 
+@pytest.mark.slow
 def test_auto_solver_with_errors_is_one_for_them(problem, sine):
     X, y = sine
     model = constructor(SVGPRegressor)(solver="auto", max_iter=1)
@@ -1694,6 +1695,7 @@ def test_weights_of_classes_are_warned_of(model):
     [SVGPClassifier(n_inducing=5, max_iter=1, random_state=0), GaussianProcessClassifier()],
     ids=lambda model: type(model).__name__,
 )
+@slow_cases("^SVGPClassifier$")
 def test_copies_of_a_class_are_warned_of(model):
     """As they make classes even; weights that do the same were told."""
     rng = np.random.default_rng(0)
@@ -1730,6 +1732,7 @@ def test_copies_of_a_row_do_not_hide_the_noise():
 @pytest.mark.parametrize(
     "model", [SVGPRegressor(n_inducing=5), SolveGPClassifier(), GaussianProcessClassifier()]
 )
+@slow_cases("^model0$", "^model1$")
 def test_weights_of_a_survey_are_told(model):
     """Rows that stood for 50.3 households were taken for as many that agree, in silence."""
     rng = np.random.default_rng(0)

@@ -63,18 +63,18 @@ MOST_PRECISION = 1e12
 MOST_RELEVANT = 2_000  # relevance vectors whose covariance is kept as a whole
 
 
-class Weights(NamedTuple):
+class BlockWeights(NamedTuple):
     """What a block of functions has: q(w), and the precisions of its prior."""
 
     W: Tensor  # (|I|, P, 1)
     std: Tensor  # (|I|, P)
     s: Tensor  # (|I|, P)
 
-    def only(self, keep: Tensor) -> Weights:
+    def only(self, keep: Tensor) -> BlockWeights:
         """Give functions that are not kept the prior's weights, at the largest precision."""
         s = torch.where(keep, self.s, MOST_PRECISION)
         W, std = torch.where(keep[..., None], self.W, 0.0), torch.where(keep, self.std, s.rsqrt())
-        return Weights(W, std, s)
+        return BlockWeights(W, std, s)
 
 
 class RelevanceObjective(BlockwiseObjective):
@@ -135,7 +135,7 @@ class RelevanceObjective(BlockwiseObjective):
         if sweep.share == 1.0 and self.is_whole:  # else what is superfluous is not known
             gone = superfluous(now.s, mu, var, keep, self.cost * shared)
             keep, mu = keep & ~gone, means_without(mu, sigma, gone)
-        self.become(sweep, block, Weights(mu[..., None], now.std, found).only(keep))
+        self.become(sweep, block, BlockWeights(mu[..., None], now.std, found).only(keep))
         limit = SETTLED if isinstance(self.model.likelihood, Gaussian) else 2.0 * SETTLED
         stays = torch.where(keep, (found / now.s).log().abs(), 0.0).amax() < limit
         self.is_settled = all_hold([stays, (keep == was).all()])
@@ -159,13 +159,13 @@ class RelevanceObjective(BlockwiseObjective):
         if value is start:
             self.learn_precisions(sweep, block)
 
-    def weights(self, members: Tensor) -> Weights:
+    def weights(self, members: Tensor) -> BlockWeights:
         """Return what a block has, in float64."""
         model = self.model
         has = (model.columns[members], model.std[members], model.s[members])
-        return Weights(*(a.double() for a in has))
+        return BlockWeights(*(a.double() for a in has))
 
-    def changed(self, sweep: Sweep, block: Block, to: Weights) -> Sweep:
+    def changed(self, sweep: Sweep, block: Block, to: BlockWeights) -> Sweep:
         """Return the sums that are kept, where a block has other weights."""
         now, members = self.weights(block.members), block.members
         change, of_squares = to.W - now.W, to.std.square() - now.std.square()
@@ -174,7 +174,7 @@ class RelevanceObjective(BlockwiseObjective):
         kl = sweep.kl - block_kl(*now, members) + block_kl(*to, members)
         return replace(sweep, h=h, v=v.clamp_min(0.0), kl=kl)
 
-    def become(self, sweep: Sweep, block: Block, to: Weights) -> None:
+    def become(self, sweep: Sweep, block: Block, to: BlockWeights) -> None:
         """Give a block other weights."""
         after, model, members = self.changed(sweep, block, to), self.model, block.members
         sweep.h, sweep.v, sweep.kl = after.h, after.v, after.kl

@@ -89,13 +89,13 @@ def surprise(estimator: Any, data: Data) -> Surprise:
     if likelihood.for_classes_only:
         log_density, p = Predicted.of_classes(rows.y, q, likelihood)[:2]
         most, words = WORSE * math.log(p.shape[1]), "the log loss is {:.2g} nats"
-        return Surprise(-log_density.reshape(-1, 1).numpy(), most, words)
+        return Surprise(-log_density.reshape(-1, 1).cpu().numpy(), most, words)
     mean, variance = likelihood.moments(q).mixture_moments()
     if isinstance(posterior.likelihood, AdditiveNoise):
-        return Surprise.of_real((rows.y - mean).numpy(), variance.numpy())
+        return Surprise.of_real((rows.y - mean).cpu().numpy(), variance.cpu().numpy())
     words = "the mean squared error is {:.2g} times its expectation"
     squares = (rows.y - mean).square() / variance
-    return Surprise(squares.numpy(), SURPRISING_COUNTS**2, words)
+    return Surprise(squares.cpu().numpy(), SURPRISING_COUNTS**2, words)
 
 
 @fitting

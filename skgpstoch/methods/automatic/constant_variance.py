@@ -99,12 +99,13 @@ class ConstantVarianceRegressor(CallbackSupportMixin, MetaEstimatorMixin, Mixtur
             y = np.asarray(self.target_transformer_.transform(Y)).reshape(len(Y))
         order = np.concatenate([held_out for _, held_out in splits])
         fits = Fits(self, X, y, len(splits) + 1)
+        # First, so that an interrupt leaves no deviation that is smaller than this model's.
+        self.estimator_ = fits.next("estimator")(clone(self.estimator), X, y, **of_rows)
         predicted = [self._predicted_held_out(fits, X, y, of_rows, split) for split in splits]
         of_y, error = y - np.median(y), y[order] - np.concatenate(predicted)
         unit = np.abs(np.r_[of_y, error]).max() or 1.0  # squares of very large numbers overflow
         square = np.average((error / unit) ** 2, weights=None if weight is None else weight[order])
         self.std_ = float(unit * max(np.sqrt(square), LEAST_STD * (np.std(of_y / unit) or 1.0)))
-        self.estimator_ = fits.next("estimator")(clone(self.estimator), X, y, **of_rows)
         fits.tell_end()
         return self
 

@@ -294,12 +294,22 @@ def test_sparse_matrices_name_the_cure(model, X):
             model.fit(X, sparse.csr_matrix(NUMBERS[:, None]))
 
 
+def arrow_integers():
+    pytest.importorskip("pyarrow")
+    return pd.array([*LONG[1:], None], dtype="int64[pyarrow]")
+
+
 LONG = [2**60 + i for i in range(20)]
 LONG_TABLES = {
     "array": lambda: np.array(LONG)[:, None],
     "other byte order": lambda: np.array(LONG, ">i8")[:, None],
     "pandas": lambda: pd.DataFrame({"id": LONG}),
     "missing": lambda: pd.DataFrame({"id": pd.array([*LONG[1:], None], dtype="Int64")}),
+    "objects": lambda: np.array(LONG, object)[:, None],
+    "list": lambda: [[each] for each in LONG],
+    "pandas, Arrow": lambda: pd.DataFrame({"id": arrow_integers()}),
+    "pandas, objects": lambda: pd.DataFrame({"id": [*LONG[1:], None]}, dtype=object),
+    "polars, decimal": lambda: pl.DataFrame({"id": LONG}, {"id": pl.Decimal(38, 0)}),
     "polars": lambda: pl.DataFrame({"id": [*LONG[1:], None]}),
     "Arrow": lambda: pytest.importorskip("pyarrow").table({"id": [*LONG[1:], None]}),
 }
@@ -308,8 +318,8 @@ LONG_TABLES = {
 @pytest.mark.parametrize("name", LONG_TABLES)
 def test_long_integers_are_warned_of(name):
     X, where = LONG_TABLES[name](), "column 'id' of X"
-    where = "X" if isinstance(X, np.ndarray) else where
-    with pytest.warns(UserWarning, match=f"{where} has integers from .* rounds to 16 digits"):
+    where = "X" if isinstance(X, np.ndarray | list) else where
+    with pytest.warns(UserWarning, match=f"{where} has integers from 11529215.* rounds to 16 digits"):
         warn_of_long_integers(X, "X")
 
 

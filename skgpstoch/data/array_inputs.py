@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
+from decimal import Decimal
 from typing import Any, NoReturn
 
 import numpy as np
@@ -223,14 +224,29 @@ def warn_of_long_integers(values: Any, name: str, are_levels: np.ndarray | None 
     """
     for j, (column, dtype) in enumerate(dtypes_of(values)):
         stays = column is not None and are_levels is not None and are_levels[j]
-        if stays or named(dtype) not in LONG_INTEGERS:
-            continue
         a = values if column is None else values[column]
-        a = np.asarray(a.drop_null()) if hasattr(a, "drop_null") else a  # of Arrow
-        if not len(a) or is_missing(a.min()):
+        if stays or not (limits := limits_of_integers(a, named(dtype))):
             continue
         where = name if column is None else f"column {column!r} of {name}"
-        warn_if_rounded(int(a.min()), int(a.max()), where, j)
+        warn_if_rounded(*limits, where, j)
+
+
+def limits_of_integers(a: Any, dtype: str) -> tuple[int, int] | tuple[()]:
+    """Return the least and the largest integer of a column of integers, which may be objects."""
+    if dtype.removesuffix("[pyarrow]") in LONG_INTEGERS:
+        a = np.asarray(a.drop_null()) if hasattr(a, "drop_null") else a  # of Arrow
+        return () if not len(a) or is_missing(a.min()) else (int(a.min()), int(a.max()))
+    if not (dtype == "object" or dtype.startswith("decimal") or isinstance(a, list | tuple)):
+        return ()
+    cells = a.to_pylist() if hasattr(a, "to_pylist") else np.asarray(a, dtype=object).ravel()
+    found = []
+    for cell in cells:
+        if is_missing(cell) or (isinstance(cell, Decimal) and not cell.is_finite()):
+            continue
+        if not isinstance(cell, int | np.integer | Decimal):
+            return ()
+        found.append(int(cell))
+    return (min(found), max(found)) if found else ()
 
 
 def warn_if_rounded(least: int, most: int, where: str, j: int) -> None:

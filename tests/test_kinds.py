@@ -319,7 +319,7 @@ LONG_TABLES = {
 def test_long_integers_are_warned_of(name):
     X, where = LONG_TABLES[name](), "column 'id' of X"
     where = "X" if isinstance(X, np.ndarray | list) else where
-    with pytest.warns(UserWarning, match=f"{where} has integers from 11529215.* rounds to 16 digits"):
+    with pytest.warns(UserWarning, match=f"{where} has integers from 115292.* rounds to 16 digits"):
         warn_of_long_integers(X, "X")
 
 

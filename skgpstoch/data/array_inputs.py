@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections import Counter
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -246,7 +247,9 @@ def limits_of_integers(a: Any, dtype: str) -> tuple[int, int] | tuple[()]:
         if not isinstance(cell, int | np.integer | Decimal):
             return ()
         found.append(int(cell))
-    return (min(found), max(found)) if found else ()
+    if not found or max(max(found), -min(found)) > sys.float_info.max:
+        return ()  # what no float holds is refused where columns become floats
+    return min(found), max(found)
 
 
 def warn_if_rounded(least: int, most: int, where: str, j: int) -> None:

@@ -26,8 +26,8 @@ from ..training.recipes.plan import Start
 from .context import numeric_context
 
 LEAST_EXPLAINED = 0.1  # share of squared errors, or of log losses
-FEW_POINTS = 128  # of which a fit to more rows would have more
-FEW_ROWS = 64  # whose likeliest hyper-parameters may be far from those of more rows
+POINTS_OF_SMALL_FIT = 128  # of which a fit to more rows would have more
+ROWS_OF_SMALL_FIT = 64  # whose likeliest hyper-parameters may be far from those of more rows
 MORE_ROWS = 2.0  # times as many as before
 LEAST_OF_SHORT = -0.1  # the same by a fit that was cut short, which may know nothing yet
 
@@ -73,8 +73,8 @@ def is_of_enough(estimator: Any, n_rows: float) -> bool:
     if n_rows <= MORE_ROWS * posterior.n_rows:
         return True
     if number != "auto" or not isinstance(features, InducingFeatures):
-        return posterior.n_rows >= FEW_ROWS
-    return sum(len(Z) for Z in features.embedded_points()) >= FEW_POINTS
+        return posterior.n_rows >= ROWS_OF_SMALL_FIT
+    return sum(len(Z) for Z in features.embedded_points()) >= POINTS_OF_SMALL_FIT
 
 
 @torch.no_grad()
